@@ -1,0 +1,11 @@
+"""The attention backends, one row each."""
+
+from radixlm.attention.base import AttentionBackend
+from radixlm.base.registry import Registry, Row
+
+BACKENDS: Registry[type[AttentionBackend]] = Registry(
+    "attention backend",
+    [
+        Row("torch_native", "radixlm.attention.torch_native:TorchNative", rank=0),
+    ],
+)

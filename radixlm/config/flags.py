@@ -1,0 +1,242 @@
+"""How one flag is declared, and how words, YAML and Python values become its value. Knows no particular flag.
+
+A flag is a dataclass field whose metadata says everything that the CLI, YAML, docs and /server_info show.
+"""
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from radixlm.base.errors import ConfigError
+
+REQUIRED = dataclasses.MISSING
+
+_HUMAN = re.compile(r"([+-]?\d+(?:\.\d+)?)([kMGT]i?)?")
+_POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Metadata of one flag. The canonical spelling is the field's name with dashes; `aliases` are further spellings.
+
+    `parse` turns one word into a value or raises ValueError (int, float, str, or a function such as `human_int`); a
+    bool field has none. `choices` restricts values. `many` takes one or more words. `check` says what is wrong with a
+    parsed value, or None. The value of a `secret` flag is never shown.
+    """
+
+    help: str
+    parse: Callable[[str], Any] | None = None
+    aliases: tuple[str, ...] = ()
+    choices: tuple[str, ...] | None = None
+    metavar: str | None = None
+    many: bool = False
+    check: Callable[[Any], str | None] | None = None
+    secret: bool = False
+
+
+def flag(
+    default: Any,
+    help: str,  # noqa: A002
+    *,
+    parse: Callable[[str], Any] | None = None,
+    aliases: Sequence[str] = (),
+    choices: Sequence[str] | None = None,
+    metavar: str | None = None,
+    many: bool = False,
+    check: Callable[[Any], str | None] | None = None,
+    secret: bool = False,
+) -> Any:
+    """A dataclass field that is also a command-line flag. `parse` None takes the type from the field's annotation.
+
+    `default` is `REQUIRED` for a field that must be given.
+    """
+    fixed = tuple(choices) if choices is not None else None
+    meta = Flag(help, parse, tuple(aliases), fixed, metavar, many, check, secret)
+    return field(default=default, repr=not secret, metadata={"flag": meta})
+
+
+# ---- words to values --------------------------------------------------------------------------------------------
+
+
+def human_int(word: str) -> int:
+    """An integer, plain or with a decimal suffix k M G T (1.5k is 1500) or a binary one Ki Mi Gi Ti (whole numbers)."""
+    match = _HUMAN.fullmatch(word)
+    if match is None:
+        raise ValueError(f"{word!r} is not an integer such as 4096, 1.5k, 2M or 64Ki")
+    digits, suffix = match.groups()
+    binary = suffix is not None and suffix.endswith("i")
+    if "." in digits and (suffix is None or binary):
+        raise ValueError(f"{word!r}: a fraction needs a decimal suffix (k, M, G, T)")
+    if suffix is None:
+        return int(digits)
+    if binary:
+        return int(digits) * int(1024 ** _POWERS[suffix[0]])
+    whole, _, fraction = digits.partition(".")
+    zeros = 3 * _POWERS[suffix] - len(fraction)
+    if zeros < 0 and int(fraction[zeros:]):
+        raise ValueError(f"{word!r} is not a whole number")
+    return int(whole + (fraction + "0" * zeros if zeros >= 0 else fraction[:zeros]))
+
+
+def json_object(word: str) -> dict[str, Any]:
+    """A JSON object, parsed."""
+    try:
+        value = json.loads(word)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not valid JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"must be a JSON object, not {word!r}")
+    return value
+
+
+def json_text(word: str) -> str:
+    """A JSON object, checked and kept as text."""
+    return json.dumps(json_object(word))
+
+
+def string_labels(word: str) -> dict[str, str]:
+    """A JSON object whose values are strings."""
+    value = json_object(word)
+    wrong = next((key for key, item in value.items() if not isinstance(item, str)), None)
+    if wrong is not None:
+        raise ValueError(f"the value of {wrong!r} must be a string")
+    return value
+
+
+# ---- checks -----------------------------------------------------------------------------------------------------
+
+
+def at_least(low: float) -> Callable[[Any], str | None]:
+    return lambda value: None if value >= low else f"must be at least {low:g}, not {value}"
+
+
+def within(low: float, high: float) -> Callable[[Any], str | None]:
+    return lambda value: None if low <= value <= high else f"must lie between {low:g} and {high:g}, not {value}"
+
+
+def strictly_between(low: float, high: float) -> Callable[[Any], str | None]:
+    return lambda value: None if low < value < high else f"must be above {low:g} and below {high:g}, not {value}"
+
+
+def increasing(values: Sequence[float]) -> str | None:
+    """Complaint about bucket edges that do not rise."""
+    rising = all(a < b for a, b in zip(values, values[1:], strict=False))
+    return None if rising else "must be strictly increasing"
+
+
+# ---- a flag in its group ----------------------------------------------------------------------------------------
+
+Kind = Literal["switch", "value", "list"]
+_NAMES: dict[Any, str] = {int: "an integer", float: "a number", str: "text"}
+
+
+@dataclass(frozen=True)
+class FlagField:
+    """A flag with what its dataclass field adds: name, group, default and type. `base` is the type of one word."""
+
+    name: str
+    group: str
+    default: Any
+    base: type
+    optional: bool
+    flag: Flag
+
+    @property
+    def option(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (self.option, *self.flag.aliases)
+
+    @property
+    def kind(self) -> Kind:
+        if self.base is bool:
+            return "switch"
+        return "list" if self.flag.many else "value"
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
+
+    def read(self, words: Sequence[str]) -> Any:
+        """The value of this flag's words on the command line (none for a switch); ConfigError names the flag."""
+        if self.kind == "switch":
+            return True
+        return self.accept(tuple(words) if self.kind == "list" else words[0])
+
+    def accept(self, value: Any) -> Any:
+        """`value` from Python, JSON or YAML, checked and in its final type; ConfigError names the flag.
+
+        Text is parsed as on the command line, a mapping stands for its JSON text, a list becomes a tuple.
+        """
+        if value is None and self.optional:
+            return None
+        try:
+            result = self._list(value) if self.kind == "list" else self._one(value)
+            complaint = self.flag.check(result) if self.flag.check else None
+        except ValueError as error:
+            complaint = str(error)
+        if complaint is not None:
+            raise ConfigError(f"{self.option}: {complaint}")
+        return result
+
+    def _list(self, value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(f"must be a list, not {value!r}")
+        return tuple(self._one(item) for item in value)
+
+    def _one(self, value: Any) -> Any:
+        if self.base is bool:
+            if not isinstance(value, bool):
+                raise ValueError(f"must be true or false, not {value!r}")
+            return value
+        if isinstance(value, os.PathLike) and self.base is str:
+            value = os.fspath(value)
+        if isinstance(value, Mapping) and self.flag.parse is not None:
+            value = json.dumps(dict(value))
+        result = self._parse(value) if isinstance(value, str) else self._convert(value)
+        if self.flag.choices is not None and result not in self.flag.choices:
+            raise ValueError(f"{result!r} is not one of: {', '.join(self.flag.choices)}")
+        return result
+
+    def _parse(self, word: str) -> Any:
+        if self.flag.parse is not None:
+            return self.flag.parse(word)
+        try:
+            return self.base(word)
+        except ValueError:
+            raise ValueError(f"{word!r} is not {_NAMES[self.base]}") from None
+
+    def _convert(self, value: Any) -> Any:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if self.base is float and number:
+            return float(value)
+        if self.base is int and number and float(value).is_integer():
+            return int(value)
+        raise ValueError(f"{value!r} is not {_NAMES.get(self.base, 'a JSON object')}")
+
+
+def _strip_optional(annotation: Any) -> tuple[Any, bool]:
+    if get_origin(annotation) in (Union, UnionType):
+        members = [member for member in get_args(annotation) if member is not NoneType]
+        return members[0], True
+    return annotation, False
+
+
+def flags_of(group_name: str, group: Any) -> list[FlagField]:
+    """The flags that the dataclass `group` declares, in order."""
+    found = []
+    for item in dataclasses.fields(group):
+        meta: Flag = item.metadata["flag"]
+        annotation, optional = _strip_optional(item.type)
+        if meta.many:
+            annotation = get_args(annotation)[0]
+        base = get_origin(annotation) or annotation
+        found.append(FlagField(item.name, group_name, item.default, base, optional, meta))
+    return found

@@ -1,0 +1,238 @@
+"""The flags, grouped by the component that reads them. Frozen; each component is handed its own group and no other.
+
+None means: a resolution rule (config/resolve.py) fills it in. Python keywords, YAML keys, JSON and /server_info are
+all the flat view, under SGLang's names.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from radixlm.base.errors import ConfigError
+from radixlm.config.flags import (
+    REQUIRED,
+    FlagField,
+    at_least,
+    flag,
+    flags_of,
+    human_int,
+    increasing,
+    json_text,
+    string_labels,
+    strictly_between,
+    within,
+)
+from radixlm.config.manifest import find_row, unsupported
+
+_HIDDEN = "********"
+_BUCKETS = "histogram bucket edges, in seconds"
+
+
+def _served_name(name: str) -> str | None:
+    return "may not contain ':'" if ":" in name else None
+
+
+def _not_empty(text: str) -> str | None:
+    return None if text else "may not be empty"
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the loader reads: which weights, and how."""
+
+    model_path: str = flag(
+        REQUIRED,
+        "the model: a Hugging Face id, a folder, a .gguf file, or `demo`; also accepted as first argument",
+        aliases=("--model",),
+        check=_not_empty,
+    )
+    tokenizer_path: str | None = flag(None, "where the tokenizer is, when not with the model")
+    load_format: str = flag("auto", "weight files to read", choices=("auto", "safetensors", "gguf", "dummy"))
+    dtype: str = flag(
+        "auto", "precision of computation", choices=("auto", "half", "float16", "bfloat16", "float", "float32")
+    )
+    context_length: int | None = flag(
+        None, "longest sequence, prompt and output together; at most the model's own", parse=human_int, check=at_least(2)
+    )
+    revision: str | None = flag(None, "branch, tag or commit to take from the hub")
+    download_dir: str | None = flag(None, "folder for downloads from the hub")
+    json_model_override_args: str = flag(
+        "{}", "JSON object laid over the model's config.json", parse=json_text, metavar="JSON"
+    )
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the HTTP process reads: the server and the text front end."""
+
+    host: str = flag("127.0.0.1", "address to listen on")
+    port: int = flag(30000, "port to listen on", check=within(1, 65535))
+    api_key: str | None = flag(None, "bearer token that clients must send", secret=True, check=_not_empty)
+    served_model_name: str | None = flag(
+        None, "model name in requests and answers; the model path when unset", check=_served_name
+    )
+    enable_cache_report: bool = flag(False, "tell cached prompt tokens in usage.prompt_tokens_details")
+    chat_template: str | None = flag(None, "Jinja file used in place of the model's chat template")
+    sampling_defaults: str = flag(
+        "model",
+        "where unset sampling parameters of chats come from: generation_config.json or OpenAI's values",
+        choices=("openai", "model"),
+    )
+    allow_auto_truncate: bool = flag(False, "cut a prompt that is too long in place of refusing it")
+    weight_version: str = flag("default", "label of the loaded weights, returned in meta_info")
+    skip_server_warmup: bool = flag(False, "do not send a first request to ourselves before saying ready")
+    log_level: str = flag("info", "logging level", choices=("debug", "info", "warning", "error", "critical"))
+    log_level_http: str | None = flag(
+        None,
+        "logging level of the HTTP server; that of --log-level when unset",
+        choices=("debug", "info", "warning", "error", "critical"),
+    )
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """What the scheduler process and the runner read."""
+
+    device: str = flag("auto", "where the model runs", choices=("auto", "cpu", "cuda"))
+    attention_backend: str | None = flag(None, "attention implementation; the best that fits when unset")
+    random_seed: int | None = flag(
+        None, "seed of dummy weights and of requests that bring none; drawn at start when unset", check=at_least(0)
+    )
+    watchdog_timeout: float = flag(300.0, "seconds without progress after which the server ends", check=at_least(1))
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """What the scheduler reads."""
+
+    max_running_requests: int | None = flag(None, "concurrent request limit", check=at_least(1))
+    chunked_prefill_size: int | None = flag(None, "prompt tokens computed in one step; -1 turns chunking off")
+    max_prefill_tokens: int = flag(
+        16384, "prompt token cap of one step when chunking is off", parse=human_int, check=at_least(1)
+    )
+    schedule_policy: str = flag("fcfs", "order of the waiting queue", choices=("fcfs",))
+    schedule_conservativeness: float = flag(
+        1.0, "scales how much future output is reserved at admission", check=within(0, 1000)
+    )
+    disable_overlap_schedule: bool = flag(False, "run scheduling and forward strictly in turn (run-ahead depth 0)")
+    decode_log_interval: int = flag(40, "decode steps between log lines and gauge updates", check=at_least(1))
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """What the KV cache reads."""
+
+    page_size: int | None = flag(None, "tokens per KV page", check=within(1, 1024))
+    max_total_tokens: int | None = flag(None, "force the KV pool's size in tokens", parse=human_int, check=at_least(1))
+    mem_fraction_static: float | None = flag(
+        None,
+        "share of device memory (on the CPU: of available RAM) for weights plus KV pool",
+        check=strictly_between(0, 1),
+    )
+    disable_radix_cache: bool = flag(False, "turn prefix reuse off")
+    radix_eviction_policy: str = flag("lru", "which unlocked leaves go first", choices=("lru",))
+
+
+@dataclass(frozen=True)
+class ObserveConfig:
+    """What metrics read."""
+
+    enable_metrics: bool = flag(False, "serve Prometheus metrics under /metrics")
+    bucket_time_to_first_token: tuple[float, ...] | None = flag(
+        None, f"time to first token: {_BUCKETS}", many=True, check=increasing
+    )
+    bucket_inter_token_latency: tuple[float, ...] | None = flag(
+        None, f"time between tokens: {_BUCKETS}", many=True, check=increasing
+    )
+    bucket_e2e_request_latency: tuple[float, ...] | None = flag(
+        None, f"time of a whole request: {_BUCKETS}", many=True, check=increasing
+    )
+    extra_metric_labels: Mapping[str, str] | None = flag(
+        None, "JSON object of labels put on every metric", parse=string_labels, metavar="JSON"
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a server or an Engine was asked for. Components take one of the groups, never this."""
+
+    model: ModelConfig
+    server: ServerConfig = field(default_factory=ServerConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    observe: ObserveConfig = field(default_factory=ObserveConfig)
+
+    @classmethod
+    def from_flat(cls, values: Mapping[str, Any]) -> "Config":
+        """A configuration from SGLang's field names in snake case (`model_path`, `page_size` ...) or their aliases.
+
+        ConfigError when a name is unknown or given twice, a flag is not available yet or is refused (unless its value
+        is the default), a value is bad, or `model_path` is missing.
+        """
+        known = fields_by_name()
+        complaints: list[str] = []
+        grouped: dict[str, dict[str, Any]] = {name: {} for name in group_types()}
+        for given, value in values.items():
+            name = canonical_name(given)
+            if name not in known:
+                complaints += unsupported(name, value)
+            elif name in grouped[known[name].group]:
+                complaints.append(f"{known[name].option} is given twice")
+            else:
+                grouped[known[name].group][name] = known[name].accept(value)
+        if complaints:
+            raise ConfigError("; ".join(complaints))
+        missing = [item.option for item in known.values() if item.required and item.name not in grouped[item.group]]
+        if missing:
+            raise ConfigError(f"{missing[0]} is required")
+        return cls(**{name: group(**grouped[name]) for name, group in group_types().items()})
+
+    def flat(self) -> dict[str, Any]:
+        """Every flag's value by its flat name."""
+        return {item.name: getattr(getattr(self, item.group), item.name) for item in fields_by_name().values()}
+
+    def shown(self) -> dict[str, Any]:
+        """`flat()` for eyes, logs and info routes: the values of secret flags are hidden."""
+        known = fields_by_name()
+        return {
+            name: _HIDDEN if known[name].flag.secret and value is not None else value
+            for name, value in self.flat().items()
+        }
+
+    def replace(self, **changes: Any) -> "Config":
+        """A copy in which the named flags have other values, checked as in `from_flat`."""
+        return Config.from_flat({**self.flat(), **changes})
+
+    def to_json(self) -> str:
+        """The flat view as JSON, secrets included; the inverse of `from_json`."""
+        return json.dumps(self.flat())
+
+    @classmethod
+    def from_json(cls, text: str) -> "Config":
+        return cls.from_flat(json.loads(text))
+
+
+@cache
+def group_types() -> dict[str, type]:
+    """The groups by the attribute that holds them, in the order of help and docs."""
+    return {item.name: item.type for item in dataclasses.fields(Config) if isinstance(item.type, type)}
+
+
+@cache
+def fields_by_name() -> dict[str, FlagField]:
+    """Every flag that works, by its flat name."""
+    return {item.name: item for name, group in group_types().items() for item in flags_of(name, group)}
+
+
+def canonical_name(name: str) -> str:
+    """The flat name behind any spelling: `tp-size`, `tensor_parallel_size` and `--tp-size` are `tp_size`.
+
+    A name that nobody knows comes back in snake case.
+    """
+    plain = name.lstrip("-").replace("_", "-")
+    row = find_row("--" + plain)
+    return row.name if row is not None else plain.replace("-", "_")

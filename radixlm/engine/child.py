@@ -1,0 +1,75 @@
+"""Child processes that die with their parent: how they are started, watched and ended. Knows no role.
+
+The parent writes one line of JSON to the child's standard input and keeps the pipe open; the child reads the line and
+leaves as soon as the pipe closes, whatever ended the parent. No pickle, no fork, and no `__main__` guard in user code.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+
+
+class Child:
+    """One child process, `name` being its role in messages to people."""
+
+    def __init__(self, name: str, module: str, spec: bytes, env: Mapping[str, str] | None = None) -> None:
+        """Start `python -m module` and hand it `spec`, which must be one line."""
+        self.name = name
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,  # a Ctrl-C at the terminal is for the parent, which drains first
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(spec + b"\n")
+        self._process.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_status(self) -> int | None:
+        """None while it runs; negative is the signal that ended it."""
+        return self._process.poll()
+
+    def epitaph(self) -> str:
+        """How it ended, for a log line; call it only when it has."""
+        status = self._process.poll()
+        if status is not None and status < 0:
+            return f"{self.name} process (pid {self.pid}) was killed by {signal.Signals(-status).name}"
+        return f"{self.name} process (pid {self.pid}) ended with exit code {status}"
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended within `timeout_s`."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def end(self, timeout_s: float) -> None:
+        """Close its standard input (it leaves by itself), and kill it if it has not within `timeout_s`."""
+        if self._process.stdin is not None:
+            try:
+                self._process.stdin.close()
+            except BrokenPipeError:
+                pass
+        if not self.wait(timeout_s):
+            self._process.kill()
+            self._process.wait()
+
+
+def read_spec() -> bytes:
+    """In a child: the parent's line. From here on the process ends itself when the parent's end of the pipe closes."""
+    spec = sys.stdin.buffer.readline()
+    threading.Thread(target=_leave_with_parent, name="parent-watch", daemon=True).start()
+    return spec
+
+
+def _leave_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)

@@ -1,0 +1,44 @@
+"""What each control verb does to the scheduler: one function per row of protocol/control.py."""
+
+import os
+from collections.abc import Callable
+
+import msgspec
+
+from radixlm.base.errors import RequestError
+from radixlm.protocol import control
+from radixlm.protocol.messages import ControlReply, ControlReq
+from radixlm.scheduler.scheduler import Scheduler
+
+
+class Controls:
+    """Answers control requests between two steps of the loop."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._handlers: dict[str, Callable[[msgspec.Struct, float], msgspec.Struct]] = {
+            "flush_cache": self._flush_cache,
+            "internal_state": self._internal_state,
+        }
+
+    def answer(self, request: ControlReq, now: float) -> ControlReply:
+        """Run the verb; a refusal or an unknown verb becomes an error reply, never an exception."""
+        verb = control.BY_NAME.get(request.verb)
+        handler = self._handlers.get(request.verb)
+        if verb is None or handler is None:
+            return ControlReply(request.call, error=f"unknown control verb {request.verb!r}", status=404)
+        try:
+            body = msgspec.msgpack.decode(request.body, type=verb.request) if request.body else verb.request()
+            return ControlReply(request.call, msgspec.msgpack.encode(handler(body, now)))
+        except RequestError as error:
+            return ControlReply(request.call, error=error.message, status=error.status)
+        except msgspec.ValidationError as error:
+            return ControlReply(request.call, error=str(error), status=400)
+
+    def _flush_cache(self, _: msgspec.Struct, now: float) -> msgspec.Struct:
+        return self._scheduler.flush_cache(now)
+
+    def _internal_state(self, _: msgspec.Struct, now: float) -> msgspec.Struct:
+        stats = msgspec.to_builtins(self._scheduler.stats(now))
+        stats.pop("type", None)
+        return control.InternalStateReply({**stats, "pid": os.getpid()})

@@ -1,0 +1,13 @@
+"""The gated activation of the feed-forward block: the torch reference. Knows tensors only."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of a fused projection (SwiGLU, arXiv 2002.05202).
+
+    gate_up: [T, 2 * n], gate first. Returns [T, n] in the same dtype; gate_up is not changed.
+    """
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)

@@ -1,0 +1,109 @@
+// y = x Wᵀ + b with W packed once into panels: reads each weight once, from one end of memory to the other.
+#include <omp.h>
+
+#include <algorithm>
+
+#include "tile.h"
+
+namespace {
+
+constexpr ptrdiff_t CHUNK_BYTES = 64 << 10;   // weights that a thread takes at a time
+constexpr ptrdiff_t ROWS_BYTES = 384 << 10;   // activations kept in the second-level cache while panels pass
+constexpr ptrdiff_t SERIAL_BYTES = 32 << 10;  // below this, waking the other threads costs more than it saves
+constexpr int LINEAR_PANEL = std::min(PANEL, 3);
+
+template <class T>
+struct Shape {
+  ptrdiff_t out, in, steps, vectors, panels;
+  Shape(ptrdiff_t out_features, ptrdiff_t in_features)
+      : out(out_features),
+        in(in_features),
+        steps(in_features / Step<T>::K),
+        vectors((out_features + W - 1) / W),
+        panels((vectors + LINEAR_PANEL - 1) / LINEAR_PANEL) {}
+  int width(ptrdiff_t panel) const { return int(std::min<ptrdiff_t>(LINEAR_PANEL, vectors - panel * LINEAR_PANEL)); }
+  ptrdiff_t offset(ptrdiff_t panel) const { return panel * LINEAR_PANEL * steps * STEP<T>; }
+};
+
+template <class T>
+void pack(const T* weight, ptrdiff_t weight_row, T* packed, ptrdiff_t out, ptrdiff_t in) {
+  Shape<T> s(out, in);
+  constexpr int K = Step<T>::K;
+#pragma omp parallel for schedule(static)
+  for (ptrdiff_t panel = 0; panel < s.panels; panel++) {
+    T* to = packed + s.offset(panel);
+    int columns = s.width(panel) * W;
+    for (ptrdiff_t step = 0; step < s.steps; step++)
+      for (int c = 0; c < columns; c++) {
+        ptrdiff_t n = panel * LINEAR_PANEL * W + c;
+        for (int k = 0; k < K; k++) *to++ = n < out ? weight[n * weight_row + step * K + k] : T{};
+      }
+  }
+}
+
+template <class T>
+void finish(const float* sums, T* y, ptrdiff_t columns) {
+  ptrdiff_t j = 0;
+  for (; j + W <= columns; j += W) store(y + j, load(sums + j));
+  if (j < columns) store_some(y + j, load(sums + j), int(columns - j));
+}
+
+// One panel for the rows [first, last).
+template <class T>
+void panel_rows(const Shape<T>& s, ptrdiff_t panel, const T* x, ptrdiff_t x_row, const T* packed, const float* bias, T* y,
+                ptrdiff_t y_row, ptrdiff_t first, ptrdiff_t last) {
+  int width = s.width(panel);
+  ptrdiff_t column = panel * LINEAR_PANEL * W, columns = std::min<ptrdiff_t>(width * W, s.out - column);
+  ptrdiff_t tiles = (last - first + tile_rows(width) - 1) / tile_rows(width);
+  alignas(64) float start[LINEAR_PANEL * W] = {};
+  if (bias) std::memcpy(start, bias + column, columns * sizeof(float));
+  alignas(64) float sums[8][LINEAR_PANEL * W];
+  ptrdiff_t row = first;
+  for (ptrdiff_t t = 0; t < tiles; t++) {
+    int rows = int((last - row) / (tiles - t));
+    for (int i = 0; i < rows; i++) std::memcpy(sums[i], start, sizeof start);
+    tile_for<T>(rows, width)(x + row * x_row, x_row, packed + s.offset(panel), width * STEP<T>, s.steps, sums[0],
+                             LINEAR_PANEL * W);
+    for (int i = 0; i < rows; i++) finish(sums[i], y + (row + i) * y_row + column, columns);
+    row += rows;
+  }
+}
+
+template <class T>
+void linear(const T* x, ptrdiff_t x_row, const T* packed, const float* bias, T* y, ptrdiff_t y_row, ptrdiff_t rows,
+            ptrdiff_t out, ptrdiff_t in) {
+  Shape<T> s(out, in);
+  ptrdiff_t panel_bytes = LINEAR_PANEL * s.steps * STEP<T> * ptrdiff_t(sizeof(T));
+  ptrdiff_t block = std::max<ptrdiff_t>(64, ROWS_BYTES / (in * ptrdiff_t(sizeof(T))) / 8 * 8);
+  int threads = s.panels * panel_bytes < SERIAL_BYTES && rows == 1 ? 1 : omp_get_max_threads();
+  ptrdiff_t share = std::max<ptrdiff_t>(1, s.panels / (4 * threads));
+  ptrdiff_t chunk = std::clamp<ptrdiff_t>(CHUNK_BYTES / panel_bytes, 1, share);
+  ptrdiff_t chunks = (s.panels + chunk - 1) / chunk, blocks = (rows + block - 1) / block, next = 0;
+#pragma omp parallel num_threads(threads)
+  for (;;) {
+    ptrdiff_t task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
+    if (task >= chunks * blocks) break;
+    ptrdiff_t first = task / chunks * block, from = task % chunks * chunk;
+    for (ptrdiff_t panel = from; panel < std::min(from + chunk, s.panels); panel++)
+      panel_rows(s, panel, x, x_row, packed, bias, y, y_row, first, std::min(first + block, rows));
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t radixlm_packed_elements(int64_t out, int64_t in) { return (out + W - 1) / W * W * in; }
+
+#define LINEAR(T)                                                                                                        \
+  void radixlm_pack_##T(const void* weight, int64_t weight_row, void* packed, int64_t out, int64_t in) {                 \
+    pack((const T*)weight, weight_row, (T*)packed, out, in);                                                             \
+  }                                                                                                                      \
+  void radixlm_linear_##T(const void* x, int64_t x_row, const void* packed, const void* bias, void* y, int64_t rows,     \
+                          int64_t out, int64_t in) {                                                                     \
+    linear((const T*)x, x_row, (const T*)packed, (const float*)bias, (T*)y, out, rows, out, in);                         \
+  }
+
+LINEAR(bf16)
+LINEAR(float)
+}

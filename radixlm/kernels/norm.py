@@ -1,0 +1,21 @@
+"""Root-mean-square normalisation, alone and fused with the residual sum: the torch reference. Knows tensors only."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x², last axis) + eps) * weight, computed in float32 and returned in x's dtype (arXiv 1910.07467).
+
+    x: [..., n] in any float dtype; weight: [n] in the same dtype.
+    """
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """residual += x in place (rounded to its dtype), then `rms_norm(residual, weight, eps)`.
+
+    x, residual: [T, n]; weight: [n]. Returns a new [T, n]; x is not changed.
+    """
+    residual.add_(x)
+    return F.rms_norm(residual, weight.shape, weight, eps)

@@ -1,0 +1,97 @@
+"""Sampling and the logit changes before it, vectorized over rows. Torch reference; knows tensors, not requests.
+
+Noise is a pure function of (seed, output position, vocabulary column), so a row's token depends on nothing else in the
+batch. Sampling takes the largest p / e with e exponential, which draws from p exactly (the Gumbel-max trick:
+Maddison et al., arXiv 1411.0030).
+"""
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64
+_MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift of int64."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The splitmix64 finalizer (Steele, Lea, Flood, 2014) on int64."""
+    x = (x ^ _shift(x, 30)) * _MIX_1
+    x = (x ^ _shift(x, 27)) * _MIX_2
+    return x ^ _shift(x, 31)
+
+
+def exponential_noise(seeds: Tensor, positions: Tensor, columns: Tensor) -> Tensor:
+    """Standard exponential noise, float32 [R, C], for int64 seeds [R], positions [R] and columns [C] or [R, C]."""
+    stream = _mix(_mix(seeds + _GOLDEN) + positions * _GOLDEN)
+    bits = _shift(_mix(stream[:, None] + columns * _GOLDEN), 40)
+    uniform = (bits.to(torch.float32) + 0.5) * (1.0 / (1 << 24))
+    return uniform.log_().neg_()
+
+
+def apply_penalties(
+    logits: Tensor,
+    seen: Tensor,
+    counts: Tensor,
+    repetition: Tensor,
+    frequency: Tensor,
+    presence: Tensor,
+) -> None:
+    """Change logits float32 [R, V] in place.
+
+    seen: bool [R, V], tokens of prompt or output; counts: int32 [R, V], outputs only. Repetition (arXiv 1909.05858)
+    divides positive and multiplies negative logits of seen tokens; then frequency * count and presence are subtracted.
+    """
+    factor = repetition[:, None].expand_as(logits)
+    scaled = torch.where(logits > 0, logits / factor, logits * factor)
+    torch.where(seen, scaled, logits, out=logits)
+    logits -= frequency[:, None] * counts
+    logits -= presence[:, None] * (counts > 0)
+
+
+def sample(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    candidates: int,
+) -> Tensor:
+    """Draw one token per row: int64 [R] from logits float32 [R, V].
+
+    temperature > 0, top_k >= 1, top_p in (0, 1], min_p in [0, 1]: [R]. A token is kept when it is among the top_k, the
+    probability before it is at most top_p, and it has at least min_p of the largest probability, all measured on the
+    unfiltered distribution. `candidates` 0 promises that no row has a filter; otherwise the kept tokens are first sought
+    among that many, and the whole vocabulary is sorted only when they are not enough.
+    """
+    probs = torch.softmax(logits / temperature[:, None], dim=-1)
+    if candidates == 0:
+        columns = torch.arange(probs.shape[1], device=probs.device)
+        return (probs / exponential_noise(seeds, positions, columns)).argmax(-1)
+    values, columns, keep = _kept(probs, top_k, top_p, min_p, candidates)
+    noise = exponential_noise(seeds, positions, columns)
+    best = torch.where(keep, values / noise, -1.0).argmax(-1, keepdim=True)
+    return columns.gather(1, best).squeeze(1)
+
+
+def _kept(
+    probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, candidates: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities in falling order, their columns, and which are kept: each [R, C] with C as small as is exact."""
+    vocab = probs.shape[1]
+    width = min(vocab, candidates)
+    while True:
+        values, columns = probs.topk(width, dim=-1)
+        total = values.cumsum(-1)
+        keep = (total - values <= top_p[:, None]) & (values >= min_p[:, None] * values[:, :1])
+        keep &= torch.arange(width, device=probs.device) < top_k[:, None]
+        enough = width == vocab or not bool((keep[:, -1] & (top_k > width)).any())
+        if enough:
+            return values, columns, keep
+        width = vocab

@@ -1,0 +1,56 @@
+"""Self-attention of a decoder layer, up to the backend that does the attending. Knows no architecture by name."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from radixlm.attention.base import ForwardContext
+from radixlm.config.card import ModelCard
+from radixlm.kernels.rotary import rotary
+from radixlm.layers.linear import Linear
+from radixlm.layers.norm import RMSNorm
+from radixlm.layers.parameter import Layer, Parameter, Placement, Shard
+
+
+class SelfAttention(Layer):
+    """Grouped-query attention with rotary positions; q, k and v come from one multiplication."""
+
+    def __init__(
+        self, card: ModelCard, index: int, place: Placement, *, qkv_bias: bool, output_bias: bool, qk_norm: bool
+    ) -> None:
+        """`index`: the layer's number in the KV pool. `qk_norm`: RMS-normalise each head's query and key first."""
+        self._index = index
+        self._heads, self._kv_heads, self._head_dim = card.num_heads, card.num_kv_heads, card.head_dim
+        self._scale = card.head_dim**-0.5
+        q_size, kv_size = card.num_heads * card.head_dim, card.num_kv_heads * card.head_dim
+        parts = (("q_proj", q_size), ("k_proj", kv_size), ("v_proj", kv_size))
+        self._qkv = Linear(card.hidden_size, parts, qkv_bias, Shard.OUTPUT, place)
+        self._out = Linear(q_size, (("o_proj", card.hidden_size),), output_bias, Shard.INPUT, place)
+        self._norms = (
+            tuple(RMSNorm(name, card.head_dim, card.rms_norm_eps, place) for name in ("q_norm", "k_norm"))
+            if qk_norm
+            else ()
+        )
+
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, ctx: ForwardContext) -> Tensor:
+        """x: [T, hidden_size]; cos, sin: float32 [T, 1, head_dim]. Returns [T, hidden_size]."""
+        heads, rotated = self._heads, self._heads + self._kv_heads
+        qkv = self._qkv(x).view(x.shape[0], rotated + self._kv_heads, self._head_dim)
+        qk = qkv[:, :rotated]
+        if self._norms:
+            q_norm, k_norm = self._norms
+            qk = torch.cat((q_norm(qk[:, :heads]), k_norm(qk[:, heads:])), 1)
+        qk = rotary(qk, cos, sin)
+        attended = ctx.attention.forward(
+            self._index, qk[:, :heads], qk[:, heads:], qkv[:, rotated:], self._scale, ctx.batch, ctx.meta
+        )
+        return self._out(attended)
+
+    def parameters(self, prefix: str) -> Iterator[Parameter]:
+        for layer in (self._qkv, self._out, *self._norms):
+            yield from layer.parameters(prefix)
+
+    def pack(self) -> None:
+        self._qkv.pack()
+        self._out.pack()

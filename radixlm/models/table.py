@@ -1,0 +1,45 @@
+"""The architectures, one row each, and what their configurations leave unsaid. Imports no torch and no architecture."""
+
+from typing import TYPE_CHECKING, Any
+
+from radixlm.base.registry import Registry, Row
+
+if TYPE_CHECKING:
+    from radixlm.models.decoder import Decoder
+
+ARCHITECTURES: "Registry[type[Decoder]]" = Registry(
+    "architecture",
+    [
+        Row("LlamaForCausalLM", "radixlm.models.llama:Llama"),
+        Row("MistralForCausalLM", "radixlm.models.llama:Llama"),
+        Row("Qwen2ForCausalLM", "radixlm.models.qwen2:Qwen2"),
+        Row("Qwen3ForCausalLM", "radixlm.models.qwen3:Qwen3"),
+    ],
+)
+
+# Hugging Face's defaults for keys that a config.json of the architecture may leave out, under its own key names;
+# `qk_norm` and `attention_output_bias` are our additions. Keys common to all have their defaults in the loader.
+CONFIG_DEFAULTS: dict[str, dict[str, Any]] = {
+    "LlamaForCausalLM": {"max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2},
+    "MistralForCausalLM": {
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    "Qwen2ForCausalLM": {
+        "max_position_embeddings": 32768,
+        "attention_bias": True,
+        "attention_output_bias": False,
+        "use_sliding_window": False,
+        "max_window_layers": 28,
+    },
+    "Qwen3ForCausalLM": {
+        "max_position_embeddings": 32768,
+        "head_dim": 128,
+        "qk_norm": True,
+        "use_sliding_window": False,
+        "max_window_layers": 28,
+    },
+}

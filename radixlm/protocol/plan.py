@@ -1,0 +1,80 @@
+"""One step between the scheduler and the runner: a plan of rows, and its result. Bytes and integers, nothing else.
+
+A row is (slot, start, count): the request on device row `slot` computes `count` tokens from position `start` on.
+A first chunk, a later chunk, a decode and a verify of k drafts differ only in these numbers.
+"""
+
+import msgspec
+
+from radixlm.protocol.arrays import Array, empty_i32, enc_hook, ext_hook
+from radixlm.protocol.sampling import SamplingParams
+
+SAMPLE = 1  # flag: sample a token from the row's last position
+HOST = 2  # flag: the row's input ids come in `StepPlan.tokens`; otherwise count is 1 and the device row has the token
+
+
+class SlotInit(msgspec.Struct, frozen=True):
+    """A request starts (or resumes) on a device row in this step; sent once.
+
+    `prompt` (int32) is filled only when the sampler needs history (penalties): the original prompt. `outputs`
+    (int32) are output tokens sampled before a retraction, empty on a first start. `stop_ids` may not be sampled
+    before `min_new_tokens` outputs exist.
+    """
+
+    slot: int
+    params: SamplingParams
+    stop_ids: tuple[int, ...]
+    prompt: Array
+    outputs: Array
+
+
+class StepPlan(msgspec.Struct, frozen=True):
+    """Everything the runner needs for one step. All arrays int32; R rows, in attention order.
+
+    Rows that decode (one device token) come first, `decode_rows` of them; chunks follow.
+    `outputs[r]` is the number of output tokens the row's request has sampled before this step.
+    `page_updates` has rows (slot, index, page): page table entry `index` of `slot` becomes `page`; they are applied,
+    in order, before the rows run. `started` is applied before the page updates. Slots need no closing: a slot's next
+    SlotInit overwrites it.
+    """
+
+    step: int
+    decode_rows: int
+    slots: Array
+    starts: Array
+    counts: Array
+    flags: Array
+    outputs: Array
+    tokens: Array
+    page_updates: Array
+    started: list[SlotInit]
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self, enc_hook=enc_hook)
+
+    @staticmethod
+    def decode(data: bytes) -> "StepPlan":
+        return msgspec.msgpack.decode(data, type=StepPlan, ext_hook=ext_hook)
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """What a step produced: `tokens` int32 [R], the sampled id of each row with SAMPLE, -1 for the others.
+
+    -2 marks a row whose logits were not finite. `error` is set when the step failed as a whole: its rows produced
+    nothing and the KV they would have written must not be used.
+    """
+
+    step: int
+    tokens: Array = msgspec.field(default_factory=empty_i32)
+    error: str | None = None
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self, enc_hook=enc_hook)
+
+    @staticmethod
+    def decode(data: bytes) -> "StepResult":
+        return msgspec.msgpack.decode(data, type=StepResult, ext_hook=ext_hook)
+
+
+NOT_SAMPLED = -1
+NOT_FINITE = -2

@@ -1,0 +1,129 @@
+"""Sockets between the processes of one server: ZMQ over unix sockets in a private directory. Knows addresses, not roles.
+
+One address per direction; the HTTP process binds them all and the others connect:
+`scheduler` (to the scheduler), `detokenizer` (scheduler to detokenizer), `tokenizer` (to the tokenizer manager).
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+import zmq.asyncio
+
+from radixlm.protocol.messages import FromScheduler, Message, ToScheduler, decode, encode
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The socket addresses of one server. `directory` is readable by its owner only."""
+
+    directory: str
+
+    @staticmethod
+    def create() -> "Addresses":
+        return Addresses(tempfile.mkdtemp(prefix="radixlm-"))
+
+    @property
+    def scheduler(self) -> str:
+        return f"ipc://{self.directory}/scheduler"
+
+    @property
+    def detokenizer(self) -> str:
+        return f"ipc://{self.directory}/detokenizer"
+
+    @property
+    def tokenizer(self) -> str:
+        return f"ipc://{self.directory}/tokenizer"
+
+    def remove(self) -> None:
+        if Path(self.directory).name.startswith("radixlm-"):
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Link(Protocol):
+    """The tokenizer manager's two-way connection to the scheduler (through the detokenizer, where it is apart)."""
+
+    def send(self, message: ToScheduler) -> None:
+        """Queue a message; never blocks."""
+
+    async def receive(self) -> FromScheduler:
+        """The next message."""
+
+    def close(self) -> None: ...
+
+
+def _unbounded(socket: "zmq.Socket[bytes]") -> None:
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, 0)
+
+
+class Sender:
+    """The pushing end of one direction, for synchronous code."""
+
+    def __init__(self, address: str, bind: bool = False) -> None:
+        self._socket = zmq.Context.instance().socket(zmq.PUSH)
+        _unbounded(self._socket)
+        (self._socket.bind if bind else self._socket.connect)(address)
+
+    def send(self, message: Message) -> None:
+        self._socket.send(encode(message), copy=False)
+
+    def close(self, linger_ms: int = 0) -> None:
+        self._socket.close(linger=linger_ms)
+
+
+class Receiver:
+    """The pulling end of one direction, for synchronous code."""
+
+    def __init__(self, address: str, bind: bool = False) -> None:
+        self._socket = zmq.Context.instance().socket(zmq.PULL)
+        _unbounded(self._socket)
+        (self._socket.bind if bind else self._socket.connect)(address)
+
+    def drain(self, timeout_s: float = 0.0) -> list[Message]:
+        """Everything that has arrived; waits up to `timeout_s` for a first message."""
+        messages: list[Message] = []
+        if timeout_s > 0 and not self._socket.poll(int(timeout_s * 1000)):
+            return messages
+        while True:
+            try:
+                messages.append(decode(self._socket.recv(zmq.NOBLOCK)))
+            except zmq.Again:
+                return messages
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class ServerLink:
+    """A Link over the server's sockets; binds all addresses, so it is made before the other processes start."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self._out = Sender(addresses.scheduler, bind=True)
+        context = zmq.asyncio.Context.instance()
+        self._in = context.socket(zmq.PULL)
+        self._in.setsockopt(zmq.RCVHWM, 0)
+        self._in.setsockopt(zmq.LINGER, 0)
+        self._in.bind(addresses.tokenizer)
+
+    def send(self, message: ToScheduler) -> None:
+        self._out.send(message)
+
+    async def receive(self) -> FromScheduler:
+        message = decode(await self._in.recv())
+        assert isinstance(message, FromScheduler)
+        return message
+
+    def close(self) -> None:
+        self._out.close(linger_ms=200)
+        self._in.close()
+
+
+def private_umask() -> None:
+    """Sockets made from here on are for their owner only."""
+    os.umask(0o077)

@@ -1,0 +1,9 @@
+"""Size limits of the HTTP surface, each a documented constant. Limits that depend on the model are the frontend's."""
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_N = 1024  # continuations of one prompt
+MAX_CHOICES = 8192  # prompts times n, of one HTTP request
+MAX_RID_CHARS = 256
+MAX_REQUEST_ID_CHARS = 128  # of the x-request-id header
+HEALTH_GENERATE_TIMEOUT_S = 20.0
+MAX_FLUSH_TIMEOUT_S = 600.0

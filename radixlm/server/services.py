@@ -1,0 +1,85 @@
+"""What the routes are given: the tokenizer manager, the template and the few settings they read. Holds no logic."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from radixlm.config.card import ModelCard
+from radixlm.frontend.choice import Choice, ChoiceRequest
+from radixlm.observability.metrics import MetricsSink
+from radixlm.protocol.messages import SchedulerReady, SchedulerStats
+
+
+class Tokenizer(Protocol):
+    """Turns token ids back into text (echo of token-id prompts)."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = ...) -> str: ...
+
+
+class Template(Protocol):
+    """The model's chat template. `render` raises RequestError for messages it does not take."""
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **kwargs: Any,
+    ) -> str: ...
+
+
+class Manager(Protocol):
+    """The tokenizer manager as routes use it.
+
+    `submit_all` accepts every request or none and raises RequestError. `abort` says how many requests it stopped.
+    `control` calls a verb of protocol/control.py by name.
+    """
+
+    @property
+    def ready(self) -> SchedulerReady | None: ...
+    @property
+    def stats(self) -> SchedulerStats | None: ...
+    @property
+    def fatal(self) -> str | None: ...
+    @property
+    def draining(self) -> bool: ...
+    @property
+    def card(self) -> ModelCard: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    async def submit_all(self, requests: list[ChoiceRequest]) -> list[Choice]: ...
+    def abort(self, rid: str | None, abort_all: bool = False) -> int: ...
+    async def control(self, verb: str, request: msgspec.Struct) -> msgspec.Struct: ...
+    def healthy(self, now_monotonic: float) -> bool: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """Everything a route may use.
+
+    `launch` are the resolved settings that /server_info shows; `launch_command` the command line. Secrets in them are
+    removed there. `template` None: the model has none, and chat answers 400.
+    """
+
+    manager: Manager
+    template: Template | None
+    metrics: MetricsSink
+    model_path: str
+    served_model_name: str
+    version: str
+    tokenizer_path: str | None = None
+    load_format: str = "auto"
+    weight_version: str = "default"
+    api_key: str | None = None
+    admin_api_key: str | None = None
+    enable_metrics: bool = False
+    enable_cache_report: bool = False
+    sampling_defaults: Literal["model", "openai"] = "model"
+    incremental_streaming_output: bool = False
+    stream_response_default_include_usage: bool = False
+    launch_command: str = ""
+    launch: Mapping[str, Any] = field(default_factory=dict)
+    startup_s: float = 0.0
