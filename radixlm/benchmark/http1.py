@@ -75,6 +75,7 @@ class _Connection(asyncio.Protocol):
         self._receiver: Receiver | None = None
         self._done: asyncio.Future[None] | None = None
         self._now = 0.0
+        self._sized = False  # a header says how long the body is
         self._until_close = False
         self.reusable = False
         self.answered = False
@@ -85,7 +86,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._receiver = receiver
         self._done = asyncio.get_running_loop().create_future()
-        self.reusable = self.answered = self._until_close = False
+        self.reusable = self.answered = self._sized = self._until_close = False
         self._transport.write(request)
         return self._done
 
@@ -114,14 +115,12 @@ class _Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None and self._receiver is not None
+        self._until_close = not self._sized
         self._receiver.on_status(self._parser.get_status_code())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() in (b"content-length", b"transfer-encoding"):
-            self._until_close = False
-
-    def on_message_begin(self) -> None:
-        self._until_close = True  # until a header says how long the body is
+            self._sized = True
 
     def on_body(self, data: bytes) -> None:
         assert self._receiver is not None
@@ -203,9 +202,7 @@ class HttpClient:
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
         try:
-            _, connection = await loop.create_connection(
-                _Connection, self.target.host, self.target.port, ssl=self._tls
-            )
+            _, connection = await loop.create_connection(_Connection, self.target.host, self.target.port, ssl=self._tls)
         except OSError as error:
             raise HttpFailure(f"cannot connect to {self.target.url}: {error}") from None
         return connection

@@ -1,4 +1,4 @@
-"""Sends a dataset at its arrival times and records what comes back. Knows nothing of datasets' origin or of statistics."""
+"""Sends requests at their arrival times and records what comes back. Knows neither datasets nor statistics."""
 
 import asyncio
 import gc
@@ -53,14 +53,16 @@ class LoadResult(msgspec.Struct):
 
 
 def arrivals(count: int, rate_per_s: float, seed: int) -> list[float]:
-    """When each of `count` requests is due, in seconds: the first at 0, then a Poisson process; all at 0 if infinite."""
+    """When each of `count` requests is due, in seconds: the first at 0, then a Poisson process; all at 0 if inf."""
     if rate_per_s == float("inf"):
         return [0.0] * count
     gaps = np.random.default_rng([seed, 1]).exponential(1.0 / rate_per_s, max(count - 1, 0))
     return [0.0, *np.cumsum(gaps).tolist()][:count]
 
 
-async def send_one(client: HttpClient, backend: Backend, request: Request, body: BodySettings, outcome: Outcome) -> None:
+async def send_one(
+    client: HttpClient, backend: Backend, request: Request, body: BodySettings, outcome: Outcome
+) -> None:
     """One request from sending to its last byte, recorded in `outcome`. Never raises for what a server may do."""
     wire = client.target.request("POST", backend.path, encode_body(backend, request, body))
     receiver = AnswerReceiver(backend.reader(), body.stream)

@@ -1,4 +1,4 @@
-"""What one request left behind: raw times and counts, no statistics. Plain structs, so client processes can send them."""
+"""What is sent and what one request left behind: raw times and counts, no statistics. Structs that pipes can carry."""
 
 from typing import Any
 

@@ -157,7 +157,7 @@ _openai = msgspec.json.Decoder(_OpenAiChunk)
 
 
 class OpenAiReader:
-    """Answers of `/v1/completions` and `/v1/chat/completions`: each chunk with text counts as one event of one token."""
+    """Answers of `/v1/completions` and `/v1/chat/completions`: each chunk with text is one event of one token."""
 
     __slots__ = ("_error", "_finish_reason", "_marks", "_pieces", "_seen", "_usage")
 

@@ -19,10 +19,8 @@ class SseParser:
         """The events completed by `data`, oldest first."""
         if self._held_cr or b"\r" in data:
             data = self._only_lf(data)
-        if not self._pending and data.endswith(b"\n\n"):
-            blocks = data.split(b"\n\n")
-        else:
-            blocks = self._complete_blocks(data)
+        whole = not self._pending and data.endswith(b"\n\n")
+        blocks = data.split(b"\n\n") if whole else self._complete_blocks(data)
         events = []
         for block in blocks:
             if block.startswith(b"data: ") and b"\n" not in block:

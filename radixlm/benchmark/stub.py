@@ -188,16 +188,16 @@ class Stub:
             return
         self._streams.append(stream)
         if self._stepping is None:
-            loop = asyncio.get_running_loop()
-            self._stepping = loop.call_later(1 / self.behaviour.events_per_s, self._step, loop.time())
+            self._step_at(asyncio.get_running_loop().time() + 1 / self.behaviour.events_per_s)
 
-    def _step(self, started: float) -> None:
-        loop = asyncio.get_running_loop()
+    def _step_at(self, due_s: float) -> None:
+        self._stepping = asyncio.get_running_loop().call_at(due_s, self._step, due_s)
+
+    def _step(self, due_s: float) -> None:
         self._streams = [s for s in self._streams if not s.step(self.behaviour.tokens_per_event)]
         self._stepping = None
-        if self._streams:
-            due = max(started + 2 / self.behaviour.events_per_s, loop.time())
-            self._stepping = loop.call_at(due, self._step, due - 1 / self.behaviour.events_per_s)
+        if self._streams:  # a late step does not make the later ones come faster
+            self._step_at(max(due_s + 1 / self.behaviour.events_per_s, asyncio.get_running_loop().time()))
 
 
 class _Connection(asyncio.Protocol):
@@ -299,7 +299,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens-per-event", type=int, default=1)
     parser.add_argument("--incremental", action="store_true", help="/generate sends increments, not the text so far")
     parser.add_argument("--fail-every", type=int, default=0, help="answer each N-th request with status 500")
-    parser.add_argument("--cut-every", type=int, default=0, help="close the connection in the middle of each N-th stream")
+    parser.add_argument("--cut-every", type=int, default=0, help="cut each N-th stream off in its middle")
     return parser
 
 

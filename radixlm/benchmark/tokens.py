@@ -13,13 +13,24 @@ FIT_ROUNDS = 8
 
 
 class Codec(Protocol):
-    """What the benchmark needs of a tokenizer."""
+    """What the benchmark needs of a tokenizer (radixlm.loader's has it)."""
 
-    def encode(self, text: str, special: bool) -> list[int]:
-        """Token ids of `text`; `special` adds what the model's tokenizer adds to a prompt (such as BOS)."""
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`, with what the model's tokenizer adds to a prompt (such as BOS) if asked."""
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """`encode` of many texts."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that are not text."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,11 @@ class Vocabulary:
             raise ConfigError(f"--vocab-size must be at least 1, not {size}")
         return Vocabulary(np.arange(size), None)
 
+    @staticmethod
+    def of_codec(codec: Codec) -> "Vocabulary":
+        """All ids of a tokenizer but its special ones."""
+        return Vocabulary(np.setdiff1d(np.arange(codec.vocab_size), list(codec.special_ids)), codec)
+
     def text_codec(self, what: str) -> Codec:
         """The codec; ConfigError naming `what` needs one if there is none."""
         if self.codec is None:
@@ -43,27 +59,57 @@ class Vocabulary:
         return self.codec
 
 
-def fit_text(codec: Codec, ids: Sequence[int], filler: Sequence[int], length_tokens: int, special: bool) -> str:
-    """A text made of `ids` that encodes to `length_tokens` tokens, as exactly as the tokenizer allows.
+@dataclass
+class _Fit:
+    """One text being fitted: the ids it is made of now, how much filler it has used, and the best text so far."""
 
-    Decoded random ids encode to another number of ids; so the re-encoded ids are cut, or lengthened from `filler`
-    (taken in turn), until the length holds. Some tokenizers have no such text: the closest one found is returned.
-    """
-    ids = list(ids)[:length_tokens]
-    taken = 0
-    best, best_miss = "", length_tokens + 1
-    for _ in range(FIT_ROUNDS):
-        text = codec.decode(ids)
-        length = len(codec.encode(text, special))
-        miss = length - length_tokens
-        if abs(miss) < best_miss:
-            best, best_miss = text, abs(miss)
-        if miss == 0:
-            break
-        ids = codec.encode(text, False)
+    ids: list[int]
+    filler: Sequence[int]
+    length_tokens: int
+    used: int = 0
+    best: str = ""
+    best_miss: int | None = None
+
+    def learn(self, text: str, encoded: list[int]) -> bool:
+        """Take note of how `text` encodes and change the ids accordingly; True when the length is right."""
+        miss = len(encoded) - self.length_tokens
+        if self.best_miss is None or abs(miss) < abs(self.best_miss):
+            self.best, self.best_miss = text, miss
         if miss > 0:
-            ids = ids[: max(len(ids) - miss, 1)]
+            self.ids = encoded[: self.length_tokens]
         else:
-            ids += [filler[(taken + i) % len(filler)] for i in range(-miss)]
-            taken -= miss
-    return best
+            self.ids = encoded + [self.filler[(self.used + i) % len(self.filler)] for i in range(-miss)]
+            self.used -= miss
+        return miss == 0
+
+
+def added_tokens(codec: Codec) -> int:
+    """How many tokens the tokenizer adds to a prompt of its own accord (such as BOS)."""
+    return len(codec.encode("a")) - len(codec.encode("a", False))
+
+
+def fit_texts(
+    codec: Codec, starts: Sequence[Sequence[int]], fillers: Sequence[Sequence[int]], lengths_tokens: Sequence[int]
+) -> list[str]:
+    """For each of `starts` a text made of these ids that encodes to its length, as exactly as the tokenizer allows.
+
+    Decoded random ids encode to another number of ids; so the re-encoded ids are cut, or lengthened from the filler
+    (taken in turn), until the length holds. Where a tokenizer has no such text, the closest one found is returned.
+    """
+    fits = [
+        _Fit(list(ids)[:length], filler, length)
+        for ids, filler, length in zip(starts, fillers, lengths_tokens, strict=True)
+    ]
+    pending = fits
+    for _ in range(FIT_ROUNDS):
+        texts = [codec.decode(fit.ids) for fit in pending]
+        encoded = codec.encode_batch(texts, False)
+        pending = [fit for fit, text, ids in zip(pending, texts, encoded, strict=True) if not fit.learn(text, ids)]
+        if not pending:
+            break
+    return [fit.best for fit in fits]
+
+
+def prompt_lengths(codec: Codec, texts: Sequence[str]) -> list[int]:
+    """How many tokens a server makes of each prompt."""
+    return [len(ids) for ids in codec.encode_batch(texts)]

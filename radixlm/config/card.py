@@ -48,7 +48,6 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10000.0
     rope_scaling: RopeScaling | None = None
-    rope_interleaved: bool = False  # True: pairs are (2i, 2i+1), as in raw GGUF llama weights before un-permuting
     tie_word_embeddings: bool = False
     attention_bias: bool = False  # bias on q, k, v
     attention_output_bias: bool = False

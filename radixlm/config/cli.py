@@ -12,23 +12,15 @@ from typing import Any, NoReturn
 
 from radixlm.base.errors import ConfigError
 from radixlm.config.flags import FlagField
-from radixlm.config.groups import Config, canonical_name, fields_by_name, group_types
+from radixlm.config.groups import Config, canonical_name, fields_by_name, sections
 from radixlm.config.manifest import Row, rows, unsupported
 
 PROGRAM = "radixlm"
 USAGE = f"{PROGRAM} serve [MODEL] [--config FILE] [options]"
-EPILOG = "A flag may be shortened as long as it stays unambiguous. docs/flags.md lists every flag of SGLang and its state."
+EPILOG = "A flag may be shortened while it stays unambiguous. docs/flags.md lists every flag of SGLang and its state."
 
 _WORKING = "working"  # dest of flags that a group declares; _MANIFEST of those that only the manifest knows
 _MANIFEST = "manifest"
-_TITLES: Mapping[str, str] = {
-    "model": "model",
-    "server": "server",
-    "device": "device",
-    "schedule": "scheduling",
-    "cache": "KV cache",
-    "observe": "metrics",
-}
 
 
 @dataclass(frozen=True)
@@ -64,13 +56,8 @@ def _collector(dest: str, remember: Callable[[str, list[str]], Any]) -> type[arg
 
 
 def _help(item: FlagField) -> str:
-    if item.required:
-        default = "required"
-    elif item.kind == "switch":
-        default = "off"
-    else:
-        default = "unset" if item.default is None else str(item.default)
-    return f"{item.flag.help} ({default})".replace("%", "%%")
+    default = "" if item.kind == "switch" or item.default is None else f" ({item.default})"
+    return (item.flag.help + (" (required)" if item.required else default)).replace("%", "%%")
 
 
 def _add_working(group: "argparse._ArgumentGroup", item: FlagField) -> None:
@@ -109,17 +96,16 @@ def build_parser() -> argparse.ArgumentParser:
     Only flags that work are shown in its help, one section per group.
     """
     parser = _Parser(prog=PROGRAM, usage=USAGE, add_help=False, epilog=EPILOG)
-    general = parser.add_argument_group("general")
+    general = parser.add_argument_group("General")
     general.add_argument("-h", "--help", action="help", help="show this and exit")
     general.add_argument(
         "--config", action="append", metavar="FILE", help="YAML file of options; the command line wins over it"
     )
+    for title, items in sections().items():
+        section = parser.add_argument_group(title)
+        for item in items:
+            _add_working(section, item)
     known = fields_by_name()
-    for name in group_types():
-        section = parser.add_argument_group(_TITLES[name])
-        for item in known.values():
-            if item.group == name:
-                _add_working(section, item)
     for row in rows():
         if row.name not in known and row.name != "config":
             _add_hidden(parser, row)
@@ -134,7 +120,8 @@ def split(argv: Sequence[str]) -> Given:
     unknown = [word for word in rest if word.startswith("-") and word != "--"]
     if unknown:
         option = unknown[0].partition("=")[0]
-        raise ConfigError("; ".join(unsupported(canonical_name(option), None)) or f"unknown flag {option}")
+        known_gone = unsupported(canonical_name(option), None) if option.startswith("--") else []
+        raise ConfigError("; ".join(known_gone) or f"unknown flag {option}")
     positional = [word for word in rest if word != "--"]
     return Given(dict(getattr(space, _WORKING)), getattr(space, _MANIFEST), space.config or [], positional)
 

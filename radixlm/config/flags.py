@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -16,7 +17,7 @@ from radixlm.base.errors import ConfigError
 
 REQUIRED = dataclasses.MISSING
 
-_HUMAN = re.compile(r"([+-]?\d+(?:\.\d+)?)([kMGT]i?)?")
+_HUMAN = re.compile(r"([+-]?\d+(?:\.\d+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?")
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -125,7 +126,7 @@ def strictly_between(low: float, high: float) -> Callable[[Any], str | None]:
 
 def increasing(values: Sequence[float]) -> str | None:
     """Complaint about bucket edges that do not rise."""
-    rising = all(a < b for a, b in zip(values, values[1:], strict=False))
+    rising = all(a < b for a, b in pairwise(values))
     return None if rising else "must be strictly increasing"
 
 

@@ -21,8 +21,8 @@ from radixlm.config.flags import (
     human_int,
     increasing,
     json_text,
-    string_labels,
     strictly_between,
+    string_labels,
     within,
 )
 from radixlm.config.manifest import find_row, unsupported
@@ -55,7 +55,10 @@ class ModelConfig:
         "auto", "precision of computation", choices=("auto", "half", "float16", "bfloat16", "float", "float32")
     )
     context_length: int | None = flag(
-        None, "longest sequence, prompt and output together; at most the model's own", parse=human_int, check=at_least(2)
+        None,
+        "longest sequence, prompt and output together; at most the model's own",
+        parse=human_int,
+        check=at_least(2),
     )
     revision: str | None = flag(None, "branch, tag or commit to take from the hub")
     download_dir: str | None = flag(None, "folder for downloads from the hub")
@@ -69,7 +72,7 @@ class ServerConfig:
     """What the HTTP process reads: the server and the text front end."""
 
     host: str = flag("127.0.0.1", "address to listen on")
-    port: int = flag(30000, "port to listen on", check=within(1, 65535))
+    port: int = flag(30000, "port to listen on; 0 takes any free one", check=within(0, 65535))
     api_key: str | None = flag(None, "bearer token that clients must send", secret=True, check=_not_empty)
     served_model_name: str | None = flag(
         None, "model name in requests and answers; the model path when unset", check=_served_name
@@ -159,12 +162,12 @@ class ObserveConfig:
 class Config:
     """Everything a server or an Engine was asked for. Components take one of the groups, never this."""
 
-    model: ModelConfig
-    server: ServerConfig = field(default_factory=ServerConfig)
-    device: DeviceConfig = field(default_factory=DeviceConfig)
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    cache: CacheConfig = field(default_factory=CacheConfig)
-    observe: ObserveConfig = field(default_factory=ObserveConfig)
+    model: ModelConfig = field(metadata={"title": "Model"})
+    server: ServerConfig = field(default_factory=ServerConfig, metadata={"title": "Server"})
+    device: DeviceConfig = field(default_factory=DeviceConfig, metadata={"title": "Device"})
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig, metadata={"title": "Scheduling"})
+    cache: CacheConfig = field(default_factory=CacheConfig, metadata={"title": "KV cache"})
+    observe: ObserveConfig = field(default_factory=ObserveConfig, metadata={"title": "Metrics"})
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> "Config":
@@ -218,8 +221,17 @@ class Config:
 
 @cache
 def group_types() -> dict[str, type]:
-    """The groups by the attribute that holds them, in the order of help and docs."""
+    """The groups by the attribute that holds them."""
     return {item.name: item.type for item in dataclasses.fields(Config) if isinstance(item.type, type)}
+
+
+@cache
+def sections() -> dict[str, list[FlagField]]:
+    """The flags that work, by the title of their group: the sections of help and docs."""
+    return {
+        item.metadata["title"]: [known for known in fields_by_name().values() if known.group == item.name]
+        for item in dataclasses.fields(Config)
+    }
 
 
 @cache

@@ -19,7 +19,7 @@ Type = Literal["switch", "bool", "int", "human", "float", "str", "str?", "list",
 
 @dataclass(frozen=True)
 class Row:
-    """One flag of SGLang. `accepted` are the values that ask for nothing new, as text, its default first; None is unset.
+    """One flag of SGLang. `accepted` are the values that ask for nothing new, as text, its default first (None: unset).
 
     `note` is the subject that will bring a planned flag, or why one is refused, or why one is always true.
     """

@@ -11,6 +11,8 @@ import sys
 import threading
 from collections.abc import Mapping
 
+STDIN = 0
+
 
 class Child:
     """One child process, `name` being its role in messages to people."""
@@ -65,11 +67,17 @@ class Child:
 
 def read_spec() -> bytes:
     """In a child: the parent's line. From here on the process ends itself when the parent's end of the pipe closes."""
-    spec = sys.stdin.buffer.readline()
+    spec = bytearray()
+    while not spec.endswith(b"\n"):
+        piece = os.read(STDIN, 65536)
+        if not piece:
+            raise EOFError("the parent left before saying what to do")
+        spec += piece
     threading.Thread(target=_leave_with_parent, name="parent-watch", daemon=True).start()
-    return spec
+    return bytes(spec)
 
 
 def _leave_with_parent() -> None:
-    sys.stdin.buffer.read()
+    while os.read(STDIN, 65536):  # not sys.stdin: its lock, held by a daemon thread, would break the interpreter's exit
+        continue
     os._exit(0)

@@ -23,7 +23,7 @@ class ChoiceRequest:
     rid: str | None = None
     add_special_tokens: bool = True
     apply_generation_defaults: bool = False
-    namespace: CacheNamespace = CacheNamespace()
+    namespace: CacheNamespace = field(default_factory=CacheNamespace)
     priority: int | None = None
 
 
@@ -43,6 +43,7 @@ class Choice:
         rid: the request id shown to the client. key: the internal one.
         prompt_ids: the prompt's tokens. started: known from the first update on.
         created: arrival time, Unix seconds. weight_version: of the weights that answered.
+        truncated_tokens: how many tokens --allow-auto-truncate took off the prompt.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class Choice:
         self.started: Started | None = None
         self.finished: Finished | None = None
         self.finished_at: float | None = None
+        self.truncated_tokens = 0
+        self.weight_version = "default"
         self._abort = abort
         self._pending = Update()
         self._event = asyncio.Event()

@@ -1,7 +1,9 @@
-"""The gated activation of the feed-forward block: the torch reference. Knows tensors only."""
+"""The gated activation of the feed-forward block: the torch reference, and native. Knows tensors only."""
 
 import torch.nn.functional as F
 from torch import Tensor
+
+from radixlm.kernels.native import elementwise as native
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -9,5 +11,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
     gate_up: [T, 2 * n], gate first. Returns [T, n] in the same dtype; gate_up is not changed.
     """
+    y = native.silu_mul(gate_up)
+    if y is not None:
+        return y
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)

@@ -1,7 +1,9 @@
-"""Root-mean-square normalisation, alone and fused with the residual sum: the torch reference. Knows tensors only."""
+"""Root-mean-square normalisation, alone and with the residual sum: torch's, and native. Knows tensors only."""
 
 import torch.nn.functional as F
 from torch import Tensor
+
+from radixlm.kernels.native import elementwise as native
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -9,7 +11,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     x: [..., n] in any float dtype; weight: [n] in the same dtype.
     """
-    return F.rms_norm(x, weight.shape, weight, eps)
+    y = native.rms_norm(x, weight, eps)
+    return F.rms_norm(x, weight.shape, weight, eps) if y is None else y
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -17,5 +20,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
 
     x, residual: [T, n]; weight: [n]. Returns a new [T, n]; x is not changed.
     """
+    y = native.add_rms_norm(x, residual, weight, eps)
+    if y is not None:
+        return y
     residual.add_(x)
     return F.rms_norm(residual, weight.shape, weight, eps)

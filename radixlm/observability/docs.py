@@ -17,7 +17,9 @@ What is counted when:
 
 - A request that is refused (any 4xx or 5xx) is in `http_responses_total` only. One that its client aborted counts as a
   request, with the tokens it got.
-- The first token is counted for every request that produced one, streaming or not, aborted or not.
+- The first token is counted for every request that produced one, streaming or not, aborted or not. The tokens of a
+  request that does not stream all arrive at its end, so its first-token time is its whole time (`is_streaming` keeps
+  the two apart), and it has no time per output token.
 - `prompt_tokens_total` and `generation_tokens_total` move when a request finishes and are the sums of what the answers'
   usage reports, counted per choice: a prompt with n = 4 is four prompts here, and one in the OpenAI usage.
 - `/health_generate` is a real request and is counted as one.

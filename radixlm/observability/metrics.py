@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from radixlm.base.log import get
-from radixlm.observability import buckets
+from radixlm.observability import buckets as edge_rules
 from radixlm.observability.rows import ROWS, Ready, Row, Stats
 
 log = get(__name__)
@@ -57,15 +57,17 @@ class BucketOverrides:
 
     def edges(self) -> dict[str, tuple[float, ...]]:
         """Edges by metric name; ConfigError names the flag of one that makes no sense."""
-        prompt = buckets.token_count_edges(self.prompt_tokens, "--prompt-tokens-buckets")
-        output = buckets.token_count_edges(self.generation_tokens, "--generation-tokens-buckets")
-        per_token = buckets.edges(self.inter_token_latency, buckets.PER_TOKEN_S, "--bucket-inter-token-latency")
-        ttft = buckets.edges(self.time_to_first_token, buckets.TIME_TO_FIRST_TOKEN_S, "--bucket-time-to-first-token")
+        prompt = edge_rules.token_count_edges(self.prompt_tokens, "--prompt-tokens-buckets")
+        output = edge_rules.token_count_edges(self.generation_tokens, "--generation-tokens-buckets")
+        per_token = edge_rules.edges(self.inter_token_latency, edge_rules.PER_TOKEN_S, "--bucket-inter-token-latency")
+        ttft = edge_rules.edges(
+            self.time_to_first_token, edge_rules.TIME_TO_FIRST_TOKEN_S, "--bucket-time-to-first-token"
+        )
         return {
             "time_to_first_token_seconds": ttft,
             "inter_token_latency_seconds": per_token,
-            "e2e_request_latency_seconds": buckets.edges(
-                self.e2e_request_latency, buckets.E2E_S, "--bucket-e2e-request-latency"
+            "e2e_request_latency_seconds": edge_rules.edges(
+                self.e2e_request_latency, edge_rules.E2E_S, "--bucket-e2e-request-latency"
             ),
             "prompt_tokens_histogram": prompt,
             "uncached_prompt_tokens_histogram": prompt,
@@ -104,7 +106,7 @@ class Family:
         self.values: dict[tuple[str, ...], float] = {}
         self.cells: dict[tuple[str, ...], Cell] = {}
         self._edges = edges
-        if not row.labels and not row.stats and row.ready is None:
+        if not row.labels and not row.stats and not row.ready:
             self.touch()
 
     def touch(self, *labels: str) -> None:
@@ -126,13 +128,14 @@ class Family:
             found = self.cells[labels] = Cell(self._edges)
         return found
 
-    def collect(self, base: Mapping[str, str]) -> Metric | None:
-        """The Prometheus family; `base` has a value for every label name in `row.base`. None while it has no series."""
+    def collect(self, base: Mapping[str, str], extra: Mapping[str, str]) -> Metric | None:
+        """The Prometheus family, None while it has no series. `base` has a value for each label name in `row.base`."""
         if not self.values and not self.cells:
             return None
         row = self.row
-        names = [*row.base, *row.labels]
-        fixed = [base[name] for name in row.base]
+        more = extra if "model_name" in row.base else {}
+        names = [*row.base, *more, *row.labels]
+        fixed = [*(base[name] for name in row.base), *more.values()]
         if row.kind == "histogram":
             histogram = HistogramMetricFamily(row.full_name, row.meaning, labels=names)
             for labels, cell in self.cells.items():
@@ -165,14 +168,22 @@ def _streaming(stream: bool) -> str:
 class Metrics:
     """What the server counts, under SGLang's names, in a registry of its own."""
 
-    def __init__(self, model_name: str, engine_type: str = "unified", overrides: BucketOverrides | None = None) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        engine_type: str = "unified",
+        buckets: BucketOverrides | None = None,
+        extra_labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """`extra_labels` are put on every metric that has `model_name`."""
+        self._extra = dict(extra_labels or {})
         self._base = {
             "model_name": model_name,
             "engine_type": engine_type,
             "cache_type": "radix",
             **dict.fromkeys(("tp_rank", "pp_rank", "moe_ep_rank", "dp_rank"), "0"),
         }
-        edges = (overrides or BucketOverrides()).edges()
+        edges = (buckets or BucketOverrides()).edges()
         self._families = {row.name: Family(row, edges.get(row.name, row.edges)) for row in ROWS}
         self._faults: set[str] = set()
         self._per_token = self._families["inter_token_latency_seconds"].cell()
@@ -224,7 +235,8 @@ class Metrics:
         families["e2e_request_latency_seconds"].cell(label).observe(e2e_s)
         if queue_time_s is not None:
             families["queue_time_seconds"].cell().observe(queue_time_s)
-        if first_token_s is not None and tokens > 1 and finished.reason.type in ("stop", "length"):
+        timed = tokens > 1 and finished.reason.type in ("stop", "length")
+        if timed and first_token_s is not None and first_token_s < e2e_s:
             per_token = families["request_time_per_output_token_seconds"].cell(label)
             per_token.observe((e2e_s - first_token_s) / (tokens - 1))
 
@@ -244,9 +256,10 @@ class Metrics:
     def ready(self, ready: Ready) -> None:
         """The scheduler's start-up facts."""
         for row in ROWS:
-            value = row.ready(ready) if row.ready is not None else None
-            if value is not None:
-                self._families[row.name].set(value)
+            for label, read in row.ready.items():
+                value = read(ready)
+                if value is not None:
+                    self._families[row.name].set(value, *([label] if label else []))
 
     @_guarded
     def startup(self, phase: str, seconds: float) -> None:
@@ -269,7 +282,7 @@ class Metrics:
         """Everything that has a value, as Prometheus families."""
         self._families["process_cpu_seconds_total"].set(time.process_time(), "tokenizer")
         for family in self._families.values():
-            collected = family.collect(self._base)
+            collected = family.collect(self._base, self._extra)
             if collected is not None:
                 yield collected
 

@@ -60,15 +60,16 @@ SCHEDULER = ("model_name", "engine_type", "tp_rank", "pp_rank", "moe_ep_rank")
 FRONT = ("model_name", "engine_type")
 TREE = ("cache_type", "tp_rank", "pp_rank", "dp_rank")
 NONE: tuple[str, ...] = ()
+_GIB = float(1 << 30)
 
 
 @dataclass(frozen=True)
 class Row:
     """One metric. Names are without the `sglang:` prefix unless `own` is set; those get `radixlm:`.
 
-    `base` are the labels with one fixed value per server, `labels` those that vary. `stats` or `ready` reads the value
-    from the last pulse or the start-up facts, by value of the one varying label ("" without one). `edges` are the
-    default histogram edges. `moment` says when the value moves.
+    `base` are the labels with one fixed value per server, `labels` those that vary. `stats` and `ready` read
+    the value from the last pulse or the start-up facts, by value of the one varying label ("" without one).
+    `edges` are the default histogram edges. `moment` says when the value moves.
     """
 
     name: str
@@ -80,7 +81,7 @@ class Row:
     own: bool = False
     edges: tuple[float, ...] = ()
     stats: Mapping[str, Callable[[Stats], float]] = field(default_factory=dict)
-    ready: Callable[[Ready], float | None] | None = None
+    ready: Mapping[str, Callable[[Ready], float | None]] = field(default_factory=dict)
 
     @property
     def full_name(self) -> str:
@@ -101,13 +102,13 @@ def _pulse(
 
 
 def _constant(name: str, meaning: str, read: Callable[[Ready], float | None]) -> Row:
-    return Row(name, "gauge", meaning, SCHEDULER, moment="once, at start", ready=read)
+    return Row(name, "gauge", meaning, SCHEDULER, moment="once, at start", ready={"": read})
 
 
-def _fact(name: str) -> Callable[[Ready], float | None]:
+def _fact(name: str, scale: float = 1.0) -> Callable[[Ready], float | None]:
     def read(ready: Ready) -> float | None:
         value = ready.facts.get(name)
-        return float(value) if isinstance(value, int | float) else None
+        return value / scale if isinstance(value, int | float) else None
 
     return read
 
@@ -160,14 +161,15 @@ ROWS: tuple[Row, ...] = (
     _constant("page_size", "tokens per KV page", lambda r: r.page_size),
     _constant("num_pages", "KV pages in the pool", lambda r: r.max_total_num_tokens // max(r.page_size, 1)),
     _constant("context_len", "longest sequence the server accepts, in tokens", _fact("context_len")),
-    _constant("weight_memory_usage_gb", "memory of the weights", _fact("weight_memory_usage_gb")),
-    _constant("kv_cache_memory_usage_gb", "memory of the KV pool", _fact("kv_cache_memory_usage_gb")),
+    _constant("weight_memory_usage_gb", "memory of the weights, in GiB", _fact("weights_bytes", _GIB)),
+    _constant("kv_cache_memory_usage_gb", "memory of the KV pool, in GiB", _fact("kv_cache_bytes", _GIB)),
     Row(
         "startup_time_seconds",
         "gauge",
         "how long a phase of the start took",
         labels=("phase",),
         moment="once, at start",
+        ready={"load_weight": _fact("load_weight_s")},
     ),
     Row("prompt_tokens_total", "counter", "prompt tokens of finished requests", labels=STREAMING, moment=FINISH),
     Row("generation_tokens_total", "counter", "output tokens of finished requests", labels=STREAMING, moment=FINISH),
@@ -206,7 +208,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "request_time_per_output_token_seconds",
         "histogram",
-        "(finish − first token) ÷ (outputs − 1), of stop and length ends with two tokens or more",
+        "(finish − first token) ÷ (outputs − 1), of stop and length ends whose tokens did not all come at once",
         labels=STREAMING,
         moment=FINISH,
         edges=buckets.PER_TOKEN_S,

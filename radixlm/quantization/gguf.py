@@ -1,4 +1,4 @@
-"""GGUF's block formats: sizes and dequantization, by the `gguf` library. Knows bytes and shapes, no file and no model."""
+"""GGUF's block formats: sizes and dequantization, by the `gguf` library. Knows no files or models."""
 
 import math
 from typing import Any
@@ -27,7 +27,9 @@ def byte_size(type_id: int, shape: tuple[int, ...]) -> int:
         raise ModelError(f"GGUF tensor type {type_name(type_id)} is not known to the gguf library")
     block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(type_id)]
     if shape and shape[-1] % block:
-        raise ModelError(f"a GGUF tensor of type {type_name(type_id)} has rows of {shape[-1]}, not whole blocks of {block}")
+        raise ModelError(
+            f"a GGUF tensor of type {type_name(type_id)} has rows of {shape[-1]}, not whole blocks of {block}"
+        )
     return math.prod(shape) // block * block_bytes
 
 

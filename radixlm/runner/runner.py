@@ -12,7 +12,7 @@ from torch import Tensor
 
 from radixlm.attention.base import AttentionBackend, ForwardContext, RowBatch
 from radixlm.base import log
-from radixlm.models.base import Model
+from radixlm.models.decoder import Decoder
 from radixlm.protocol.arrays import I32
 from radixlm.protocol.plan import HOST, NOT_SAMPLED, SAMPLE, StepPlan, StepResult
 from radixlm.runner.rows import Rows
@@ -33,7 +33,7 @@ class StepInFlight:
 class Runner:
     """Runs steps of one model over one KV pool on one device."""
 
-    def __init__(self, model: Model, attention: AttentionBackend, rows: Rows) -> None:
+    def __init__(self, model: Decoder, attention: AttentionBackend, rows: Rows) -> None:
         self._model = model
         self._attention = attention
         self._rows = rows

@@ -42,7 +42,8 @@ def _token(scope: Mapping[str, Any]) -> str:
 def _matches(token: str, keys: Iterable[str | None]) -> bool:
     """Whether `token` is one of the keys. Every key is compared, each in constant time."""
     given = token.encode()
-    return any([hmac.compare_digest(given, key.encode()) for key in keys if key])
+    matches = [hmac.compare_digest(given, key.encode()) for key in keys if key]
+    return True in matches
 
 
 def _is_loopback_host(host: str) -> bool:

@@ -22,7 +22,7 @@ class ClientGoneError(Exception):
 
 
 def flat(message: str, kind: str, status: int, param: str | None = None, reason: str | None = None) -> Body:
-    """The flat body of the OpenAI routes and of refusals by status. `reason` is our stable name of the cause, if any."""
+    """The flat body of the OpenAI routes and of refusals by status. `reason` is our stable name of the cause."""
     body: Body = {"object": "error", "message": message, "type": kind, "param": param, "code": status}
     if reason is not None:
         body["reason"] = reason

@@ -48,6 +48,7 @@ class Exchange:
         self.services = services
         self.status: int | None = None
         self.streaming = False
+        self._complete = False
         self._receive = receive
         self._send = send
 
@@ -89,8 +90,7 @@ class Exchange:
         length = str(len(content)).encode()
         headers = [(b"content-type", content_type.encode()), (b"content-length", length)]
         await self._start(status, headers)
-        body = b"" if self.scope["method"] == "HEAD" else content
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        await self._finish(b"" if self.scope["method"] == "HEAD" else content)
 
     async def events(self, contents: Iterable[Any]) -> None:
         """Send each of `contents` as one event, all in one write; the first call sends the headers."""
@@ -105,7 +105,7 @@ class Exchange:
     async def end_events(self, contents: Iterable[Any] = ()) -> None:
         """Send the last events and the [DONE] mark, and end the answer."""
         await self.events(contents)
-        await self._send({"type": "http.response.body", "body": _DONE, "more_body": False})
+        await self._finish(_DONE)
 
     async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work`, cancelling it when the client hangs up (then ClientGoneError). The body has been read before."""
@@ -113,6 +113,8 @@ class Exchange:
         gone = asyncio.create_task(self._disconnected())
         try:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if self._complete:  # the server reports a disconnect after the last byte too: let `work` clean up
+                await asyncio.wait({task})
         finally:
             gone.cancel()
             task.cancel()
@@ -124,6 +126,10 @@ class Exchange:
     async def _disconnected(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+    async def _finish(self, body: bytes) -> None:
+        self._complete = True
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status

@@ -19,13 +19,14 @@ class Tokenizer(Protocol):
 
 
 class Template(Protocol):
-    """The model's chat template. `render` raises RequestError for messages it does not take."""
+    """The model's chat template. `render` raises RequestError, which names the message it does not take."""
 
     def render(
         self,
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **kwargs: Any,
     ) -> str: ...
 
@@ -48,7 +49,7 @@ class Manager(Protocol):
     @property
     def card(self) -> ModelCard: ...
     @property
-    def tokenizer(self) -> Tokenizer: ...
+    def tokenizer(self) -> Tokenizer | None: ...
 
     async def submit_all(self, requests: list[ChoiceRequest]) -> list[Choice]: ...
     def abort(self, rid: str | None, abort_all: bool = False) -> int: ...

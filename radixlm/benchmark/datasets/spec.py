@@ -1,6 +1,6 @@
 """What describes a dataset, the rule for drawing lengths, and the table of datasets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,77 +10,98 @@ import numpy.typing as npt
 from radixlm.base.errors import ConfigError
 from radixlm.base.registry import Registry, Row
 from radixlm.benchmark.outcome import Request
-from radixlm.benchmark.tokens import Vocabulary
+from radixlm.benchmark.tokens import Vocabulary, added_tokens, fit_texts, prompt_lengths
+from radixlm.config.flags import at_least, flag, within
+
+ROWS = (
+    Row("sharegpt", "radixlm.benchmark.datasets.conversations:sharegpt"),
+    Row("custom", "radixlm.benchmark.datasets.conversations:custom"),
+    Row("random", "radixlm.benchmark.datasets.conversations:random_text"),
+    Row("random-ids", "radixlm.benchmark.datasets.synthetic:random_ids"),
+    Row("generated-shared-prefix", "radixlm.benchmark.datasets.synthetic:generated_shared_prefix"),
+)
+NAMES = tuple(row.name for row in ROWS)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DatasetSpec:
     """The options of all datasets; each reads its own. Lengths are in tokens."""
 
-    path: str = ""
-    num_prompts: int = 1000
-    tokenize_prompt: bool = False
-    prompt_suffix: str = ""
-    random_input_len: int = 1024
-    random_output_len: int = 1024
-    random_range_ratio: float = 0.0
-    sharegpt_output_len: int | None = None
-    sharegpt_context_len: int | None = None
-    gsp_num_groups: int = 64
-    gsp_prompts_per_group: int = 16
-    gsp_system_prompt_len: int = 2048
-    gsp_question_len: int = 128
-    gsp_output_len: int = 256
-    gsp_range_ratio: float = 1.0
-    gsp_ordered: bool = False
-    gsp_group_distribution: str = "uniform"
-    gsp_zipf_alpha: float | None = None
+    dataset_name: str = flag("sharegpt", "what to send", choices=NAMES)
+    dataset_path: str = flag("", "the file of sharegpt, custom and random")
+    num_prompts: int = flag(1000, "how many requests to send", check=at_least(1))
+    tokenize_prompt: bool = flag(False, "send prompts as token ids (not with chat backends)")
+    vocab_size: int | None = flag(None, "draw ids below this without loading a tokenizer; needs --tokenize-prompt")
+    prompt_suffix: str = flag("", "text put after every prompt of sharegpt and custom")
+    random_input_len: int = flag(1024, "largest prompt of random and random-ids", check=at_least(1))
+    random_output_len: int = flag(1024, "largest output of random and random-ids", check=at_least(1))
+    random_range_ratio: float = flag(
+        0.0, "lengths are uniform from this share of the largest up to it; 1 fixes them", check=within(0, 1)
+    )
+    sharegpt_output_len: int | None = flag(
+        None, "output length of sharegpt and custom instead of the recorded answer's", check=at_least(4)
+    )
+    sharegpt_context_len: int | None = flag(None, "drop conversations longer than this", check=at_least(1))
+    gsp_num_groups: int = flag(64, "groups of generated-shared-prefix", check=at_least(1))
+    gsp_prompts_per_group: int = flag(16, "requests in each group", check=at_least(1))
+    gsp_system_prompt_len: int = flag(2048, "length of the prompt that a group shares", check=at_least(1))
+    gsp_question_len: int = flag(128, "length of what follows it", check=at_least(1))
+    gsp_output_len: int = flag(256, "output length", check=at_least(1))
+    gsp_range_ratio: float = flag(1.0, "as --random-range-ratio, for the three lengths", check=within(0, 1))
+    gsp_ordered: bool = flag(False, "send group after group instead of shuffled")
+    gsp_group_distribution: str = flag("uniform", "requests of each group", choices=("uniform", "zipf"))
+    gsp_zipf_alpha: float | None = flag(None, "exponent of zipf")
 
 
 Builder = Callable[[DatasetSpec, Vocabulary, np.random.Generator], list[Request]]
 
-DATASETS: Registry[Builder] = Registry(
-    "dataset",
-    [
-        Row("sharegpt", "radixlm.benchmark.datasets.conversations:sharegpt"),
-        Row("custom", "radixlm.benchmark.datasets.conversations:custom"),
-        Row("random", "radixlm.benchmark.datasets.conversations:random_text"),
-        Row("random-ids", "radixlm.benchmark.datasets.synthetic:random_ids"),
-        Row("generated-shared-prefix", "radixlm.benchmark.datasets.synthetic:generated_shared_prefix"),
-    ],
-)
+DATASETS: Registry[Builder] = Registry("dataset", ROWS)
 
 
-def build(name: str, spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> list[Request]:
-    """The requests of dataset `name`, the same for the same spec, vocabulary and seed.
+def build(spec: DatasetSpec, vocabulary: Vocabulary, seed: int) -> list[Request]:
+    """The requests of a dataset, the same for the same spec, vocabulary and seed.
 
-    ConfigError if an option is out of range, a file cannot be read, or nothing is left to send.
+    ConfigError if options do not go together, a file cannot be read, or nothing is left to send.
     """
-    requests = DATASETS.load(name)(spec, vocabulary, np.random.default_rng([seed, 0]))
+    requests = DATASETS.load(spec.dataset_name)(spec, vocabulary, np.random.default_rng([seed, 0]))
     if not requests:
-        raise ConfigError(f"dataset {name} gave no request to send")
+        raise ConfigError(f"dataset {spec.dataset_name} gave no request to send")
     return requests
 
 
-def draw_lengths(
-    rng: np.random.Generator, full_tokens: int, ratio: float, count: int, option: str
-) -> npt.NDArray[np.int64]:
+def draw_lengths(rng: np.random.Generator, full_tokens: int, ratio: float, count: int) -> npt.NDArray[np.int64]:
     """`count` lengths, uniform over the integers of [max(int(full x ratio), 1), full].
 
     With ratio 0 their mean is about half of `full_tokens`; with ratio 1 all are `full_tokens`.
     """
-    if full_tokens < 1:
-        raise ConfigError(f"{option} must be at least 1, not {full_tokens}")
-    if not 0.0 <= ratio <= 1.0:
-        raise ConfigError(f"the range ratio of {option} must lie between 0 and 1, not {ratio}")
     return rng.integers(max(int(full_tokens * ratio), 1), full_tokens, count, endpoint=True)
 
 
 def read_file(path: str, dataset: str) -> bytes:
     """The dataset file; ConfigError if none was given or it cannot be read."""
     if not path:
-        raise ConfigError(f"dataset {dataset} is read from a file: give --dataset-path, or use --dataset-name random-ids")
+        raise ConfigError(f"dataset {dataset} needs --dataset-path; --dataset-name random-ids needs no file")
     try:
         return Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def fixed_length_requests(
+    spec: DatasetSpec,
+    vocabulary: Vocabulary,
+    starts: Sequence[Sequence[int]],
+    fillers: Sequence[Sequence[int]],
+    input_lens: Sequence[int],
+    output_lens: Sequence[int],
+) -> list[Request]:
+    """Requests of given lengths: the ids themselves if prompts are sent as ids, else texts fitted to the lengths.
+
+    `starts[i]` holds `input_lens[i]` ids; what the tokenizer adds to a text (such as BOS) counts as part of it.
+    """
+    if spec.tokenize_prompt:
+        return [Request(list(ids), len(ids), out) for ids, out in zip(starts, output_lens, strict=True)]
+    codec = vocabulary.text_codec(f"dataset {spec.dataset_name} without --tokenize-prompt")
+    added = added_tokens(codec)
+    texts = fit_texts(codec, starts, fillers, [max(length - added, 1) for length in input_lens])
+    return [Request(*row) for row in zip(texts, prompt_lengths(codec, texts), output_lens, strict=True)]

@@ -4,9 +4,9 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlm.base.errors import ConfigError
-from radixlm.benchmark.datasets.spec import DatasetSpec, draw_lengths
+from radixlm.benchmark.datasets.spec import DatasetSpec, draw_lengths, fixed_length_requests
 from radixlm.benchmark.outcome import Request
-from radixlm.benchmark.tokens import Vocabulary, fit_text
+from radixlm.benchmark.tokens import Vocabulary, added_tokens, fit_texts, prompt_lengths
 
 
 def random_ids(spec: DatasetSpec, vocabulary: Vocabulary, rng: np.random.Generator) -> list[Request]:
@@ -15,21 +15,16 @@ def random_ids(spec: DatasetSpec, vocabulary: Vocabulary, rng: np.random.Generat
     The starts differ as long as the vocabulary has enough ids, so no two prompts share even their first token.
     """
     count = spec.num_prompts
-    input_lens = draw_lengths(rng, spec.random_input_len, spec.random_range_ratio, count, "--random-input-len")
-    output_lens = draw_lengths(rng, spec.random_output_len, spec.random_range_ratio, count, "--random-output-len")
+    input_lens = draw_lengths(rng, spec.random_input_len, spec.random_range_ratio, count)
+    output_lens = draw_lengths(rng, spec.random_output_len, spec.random_range_ratio, count)
     ids = vocabulary.ordinary_ids
     starts = rng.choice(len(ids), count, replace=count > len(ids))
-    requests = []
-    for start, input_len, output_len in zip(starts, input_lens.tolist(), output_lens.tolist(), strict=True):
-        prompt = ids[(start + np.arange(input_len)) % len(ids)].tolist()
-        if spec.tokenize_prompt:
-            requests.append(Request(prompt, input_len, output_len))
-        else:
-            codec = vocabulary.text_codec("dataset random-ids without --tokenize-prompt")
-            filler = ids[(start + input_len + np.arange(min(input_len, len(ids)))) % len(ids)].tolist()
-            text = fit_text(codec, prompt, filler, input_len, True)
-            requests.append(Request(text, len(codec.encode(text, True)), output_len))
-    return requests
+    prompts, fillers = [], []
+    for start, length in zip(starts.tolist(), input_lens.tolist(), strict=True):
+        counted = ids[np.arange(start, start + 2 * length) % len(ids)].tolist()
+        prompts.append(counted[:length])
+        fillers.append(counted[length:])
+    return fixed_length_requests(spec, vocabulary, prompts, fillers, input_lens.tolist(), output_lens.tolist())
 
 
 def generated_shared_prefix(spec: DatasetSpec, vocabulary: Vocabulary, rng: np.random.Generator) -> list[Request]:
@@ -40,9 +35,9 @@ def generated_shared_prefix(spec: DatasetSpec, vocabulary: Vocabulary, rng: np.r
     """
     groups = _groups(spec, rng)
     ratio = spec.gsp_range_ratio
-    system_lens = draw_lengths(rng, spec.gsp_system_prompt_len, ratio, spec.gsp_num_groups, "--gsp-system-prompt-len")
-    question_lens = draw_lengths(rng, spec.gsp_question_len, ratio, len(groups), "--gsp-question-len")
-    output_lens = draw_lengths(rng, spec.gsp_output_len, ratio, len(groups), "--gsp-output-len")
+    system_lens = draw_lengths(rng, spec.gsp_system_prompt_len, ratio, spec.gsp_num_groups)
+    question_lens = draw_lengths(rng, spec.gsp_question_len, ratio, len(groups))
+    output_lens = draw_lengths(rng, spec.gsp_output_len, ratio, len(groups))
     systems = [rng.choice(vocabulary.ordinary_ids, n).tolist() for n in system_lens]
     questions = [rng.choice(vocabulary.ordinary_ids, n).tolist() for n in question_lens]
     if spec.tokenize_prompt:
@@ -50,10 +45,11 @@ def generated_shared_prefix(spec: DatasetSpec, vocabulary: Vocabulary, rng: np.r
         lengths = [len(prompt) for prompt in prompts]
     else:
         codec = vocabulary.text_codec("dataset generated-shared-prefix without --tokenize-prompt")
-        system_texts = [fit_text(codec, ids, ids, len(ids), True) for ids in systems]
-        question_texts = [fit_text(codec, ids, ids, len(ids), False) for ids in questions]
+        added = added_tokens(codec)
+        system_texts = fit_texts(codec, systems, systems, [max(n - added, 1) for n in system_lens.tolist()])
+        question_texts = fit_texts(codec, questions, questions, question_lens.tolist())
         texts = [f"{system_texts[g]}\n\n{question}" for g, question in zip(groups, question_texts, strict=True)]
-        lengths = [len(codec.encode(text, True)) for text in texts]
+        lengths = prompt_lengths(codec, texts)
         prompts = list(texts)
     requests = [Request(*row) for row in zip(prompts, lengths, output_lens.tolist(), strict=True)]
     if not spec.gsp_ordered:
@@ -63,8 +59,6 @@ def generated_shared_prefix(spec: DatasetSpec, vocabulary: Vocabulary, rng: np.r
 
 def _groups(spec: DatasetSpec, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """The group of each request, ascending: equal shares, or drawn with weights rank^-alpha."""
-    if spec.gsp_num_groups < 1 or spec.gsp_prompts_per_group < 1:
-        raise ConfigError("--gsp-num-groups and --gsp-prompts-per-group must be at least 1")
     if spec.gsp_group_distribution == "uniform":
         return np.repeat(np.arange(spec.gsp_num_groups), spec.gsp_prompts_per_group)
     if spec.gsp_zipf_alpha is None or spec.gsp_zipf_alpha <= 0:

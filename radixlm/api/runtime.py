@@ -1,0 +1,128 @@
+"""Runtime: one engine with its processes, seen from the process that talks to people. Serves no HTTP and prints nothing.
+
+The tokenizer manager lives here, in the caller's event loop; the scheduler (and, with cores to spare, the detokenizer) are
+children. Used by the server and by Engine alike.
+"""
+
+import asyncio
+import json
+import os
+import time
+from dataclasses import dataclass
+
+from radixlm.base import log
+from radixlm.base.errors import RadixError
+from radixlm.config.card import ModelCard
+from radixlm.config.groups import Config
+from radixlm.engine.child import Child
+from radixlm.engine.spec import ChildSpec
+from radixlm.frontend.detokenizer import Detokenizer
+from radixlm.frontend.template import ChatTemplate, load_chat_template
+from radixlm.frontend.tokenizer_manager import MetricsHooks, TokenizerManager, TokenizerManagerConfig
+from radixlm.loader.card import load_card
+from radixlm.loader.source import ModelSource, resolve
+from radixlm.loader.tokenizer import Tokenizer, load_tokenizer
+from radixlm.protocol.messages import SchedulerReady, ShutdownReq
+from radixlm.protocol.wire import Addresses, ServerLink
+
+logger = log.get(__name__)
+FEW_CORES = 4  # up to this many, the detokenizer shares the front process: a busy neighbour slows the model's threads
+WATCH_S = 0.1  # how often the children are looked at
+END_S = 5.0  # how long a child may take to leave by itself
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is known of a model before any weight is read."""
+
+    source: ModelSource
+    card: ModelCard
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    @staticmethod
+    def find(config: Config) -> "Model":
+        """Resolve the model named by `config` and read its card, tokenizer and template. RadixError if it cannot be."""
+        asked = config.model
+        source = resolve(asked.model_path, asked.revision, asked.download_dir)
+        card = load_card(source, json.loads(asked.json_model_override_args))
+        tokenizer = load_tokenizer(source, asked.tokenizer_path)
+        return Model(source, card, tokenizer, load_chat_template(tokenizer, config.server.chat_template))
+
+
+class Runtime:
+    """Starts the processes of one engine, watches them and ends them."""
+
+    def __init__(self, config: Config, model: Model, metrics: MetricsHooks) -> None:
+        """Start the children; `start` waits for them. Call in a thread with a running event loop."""
+        self.config = config
+        self.model = model
+        self._began_s = time.monotonic()
+        apart = (os.cpu_count() or 1) > FEW_CORES
+        self._addresses = Addresses.create()
+        self._link = ServerLink(self._addresses)
+        spec = ChildSpec.make(config, model.source, model.card, self._addresses, apart).encode()
+        self._children = [Child("scheduler", "radixlm.engine.process", spec)]
+        if apart:
+            self._children.append(Child("detokenizer", "radixlm.frontend.detokenizer_process", spec))
+        settings = TokenizerManagerConfig(
+            context_len=config.model.context_length or model.card.context_len,
+            allow_auto_truncate=config.server.allow_auto_truncate,
+        )
+        inside = None if apart else Detokenizer(model.tokenizer)
+        self.manager = TokenizerManager(settings, model.card, model.tokenizer, self._link, inside, metrics)
+        self._receiving: asyncio.Task[None] | None = None
+
+    async def start(self) -> SchedulerReady:
+        """Wait until the scheduler can serve. RadixError with the cause when a child ends first."""
+        self._receiving = asyncio.create_task(self.manager.run())
+        while self.manager.ready is None:
+            cause = self.trouble()
+            if cause is not None:
+                raise RadixError(cause)
+            await asyncio.sleep(WATCH_S / 2)
+        return self.manager.ready
+
+    @property
+    def startup_s(self) -> float:
+        """Seconds since the children were started."""
+        return time.monotonic() - self._began_s
+
+    def trouble(self) -> str | None:
+        """Why this runtime can no longer serve, or None while it can."""
+        if self.manager.fatal is not None:
+            return self.manager.fatal
+        if self._receiving is not None and self._receiving.done():
+            return f"the receiving task ended: {self._receiving.exception()!r}"
+        heard_s = self.manager.last_heartbeat
+        silent_s = 0.0 if heard_s is None else time.monotonic() - heard_s
+        if self.manager.ready is not None and silent_s > self.config.device.watchdog_timeout:
+            return f"the scheduler has given no sign of life for {silent_s:.0f} s (--watchdog-timeout)"
+        for child in self._children:
+            if child.exit_status() is not None:
+                return child.epitaph()
+        return None
+
+    async def watch(self) -> str:
+        """Return the cause as soon as something is wrong; a child's own last words come before its exit status."""
+        while True:
+            cause = self.trouble()
+            if cause is not None:
+                await asyncio.sleep(WATCH_S)
+                return self.manager.fatal or cause
+            await asyncio.sleep(WATCH_S)
+
+    async def stop(self) -> None:
+        """End the children and free the sockets; what still runs is dropped (see TokenizerManager.drain)."""
+        self._link.send(ShutdownReq())
+        await asyncio.to_thread(self._end_children)
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
+        self._link.close()
+        self._addresses.remove()
+
+    def _end_children(self) -> None:
+        self._children[0].wait(END_S)
+        for child in self._children:
+            child.end(END_S)

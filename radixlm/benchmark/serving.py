@@ -1,0 +1,203 @@
+"""`python -m radixlm.benchmark.serving`: measures a running server. Puts the pieces in order: ask, prepare, warm up,
+flush, measure, report.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from radixlm.base.errors import ConfigError, RadixError
+from radixlm.benchmark import options as cli
+from radixlm.benchmark.backends import BACKENDS, BodySettings
+from radixlm.benchmark.datasets import spec as datasets
+from radixlm.benchmark.http1 import HttpClient, HttpFailure, Target, target_of
+from radixlm.benchmark.load import Plan, Progress, arrivals
+from radixlm.benchmark.metrics import summarize
+from radixlm.benchmark.options import Options
+from radixlm.benchmark.outcome import Outcome, Request
+from radixlm.benchmark.report import Run, banner, encode_line, output_file_name, record, without_secrets
+from radixlm.benchmark.tokens import Codec, Vocabulary
+from radixlm.benchmark.workers import measure, run_async
+
+WARMUP_OUTPUT_TOKENS = 32
+SETTLE_S = 1.0
+QUESTION_TIMEOUT_S = 10.0
+FLUSH_GRACE_S = 10.0
+
+
+async def run(options: Options) -> Run:
+    """One benchmark run against a server that is up. RadixError, in one line, when it cannot be carried out."""
+    target = target_of(cli.base_url(options.target), cli.headers(options.target))
+    client = HttpClient(target)
+    try:
+        models = await wait_ready(client, options.target.ready_check_timeout_sec)
+        options = await _with_model(client, options, models)
+        vocabulary = await _vocabulary(client, options)
+        requests = datasets.build(options.dataset, vocabulary, options.load.seed)
+        plan = _plan(options, target, requests)
+        await _warm_up(plan, options.load.warmup_requests)
+        if options.load.flush_cache:
+            await _flush(client, options)
+        if options.load.warmup_requests or options.load.flush_cache:
+            await asyncio.sleep(SETTLE_S)
+        processes = cli.client_processes(options.load, len(requests))
+        measured = await measure(plan, processes, _progress_printer(options, len(requests)))
+        info = await _ask(client, "/server_info")
+    finally:
+        client.close()
+    return Run(
+        options=options,
+        requests=requests,
+        outcomes=measured.outcomes,
+        metrics=summarize(requests, measured.outcomes, measured.start_s),
+        client_cpu_percent=measured.cpu_percent,
+        client_processes=processes,
+        server_info=None if info is None else without_secrets(info),
+        retokenized=_retokenize(vocabulary.codec, measured.outcomes),
+    )
+
+
+async def wait_ready(client: HttpClient, timeout_s: float) -> dict[str, Any] | None:
+    """The answer of `/v1/models`, asked for every second until it comes; None if `timeout_s` is 0 and it does not."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = await _ask(client, "/v1/models")
+        if answer is not None or timeout_s <= 0:
+            return answer
+        if time.monotonic() >= deadline:
+            raise ConfigError(f"no answer from {client.target.url}/v1/models within {timeout_s:g} s")
+        await asyncio.sleep(1.0)
+
+
+async def _ask(client: HttpClient, path: str) -> dict[str, Any] | None:
+    """The JSON object at `path`, None if there is none."""
+    try:
+        status, body = await client.fetch("GET", path, QUESTION_TIMEOUT_S)
+        answer = msgspec.json.decode(body) if status == 200 else None
+    except (HttpFailure, msgspec.DecodeError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+async def _with_model(client: HttpClient, options: Options, models: dict[str, Any] | None) -> Options:
+    """`options` with the model's name, the server's first one unless the user gave one."""
+    if options.target.model is not None:
+        return options
+    listed = (models or await _ask(client, "/v1/models") or {}).get("data")
+    if not isinstance(listed, list) or not listed or not isinstance(listed[0].get("id"), str):
+        raise ConfigError(f"{client.target.url}/v1/models names no model; give --model")
+    return replace(options, target=replace(options.target, model=listed[0]["id"]))
+
+
+async def _vocabulary(client: HttpClient, options: Options) -> Vocabulary:
+    if options.dataset.vocab_size is not None:
+        return Vocabulary.of_size(options.dataset.vocab_size)
+    name = options.target.tokenizer
+    if name is None:
+        info = await _ask(client, "/model_info") or {}
+        name = info.get("tokenizer_path") or info.get("model_path") or options.target.model
+    return Vocabulary.of_codec(await asyncio.to_thread(_load_codec, str(name)))
+
+
+def _load_codec(name: str) -> Codec:
+    """The tokenizer of a folder, a .gguf file, a hub id or `demo`. Imported here: most of it is not needed without."""
+    from radixlm.loader.source import resolve
+    from radixlm.loader.tokenizer import load_tokenizer
+
+    return load_tokenizer(resolve(name))
+
+
+def _plan(options: Options, target: Target, requests: list[Request]) -> Plan:
+    load = options.load
+    body = BodySettings(
+        model=options.target.served_model_name or options.target.model or "",
+        stream=not load.disable_stream,
+        ignore_eos=not load.disable_ignore_eos,
+        temperature=load.temperature,
+        top_p=load.top_p,
+        extra=dict(load.extra_request_body or {}),
+    )
+    due_s = arrivals(len(requests), load.request_rate, load.seed)
+    indices = list(range(len(requests)))
+    return Plan(target, options.target.backend, body, requests, indices, due_s, load.max_concurrency)
+
+
+async def _warm_up(plan: Plan, count: int) -> None:
+    """Send the first request `count` times with a short output. RadixError if none succeeds."""
+    if not count:
+        return
+    first = plan.requests[0]
+    short = Request(first.prompt, first.prompt_tokens, min(first.output_tokens, WARMUP_OUTPUT_TOKENS))
+    warm_up = msgspec.structs.replace(
+        plan, requests=[short] * count, indices=list(range(count)), arrivals_s=[0.0] * count
+    )
+    outcomes = (await measure(warm_up, 1)).outcomes
+    if all(outcome.error is not None for outcome in outcomes):
+        raise RadixError(f"the warm-up failed: {outcomes[0].error}")
+
+
+async def _flush(client: HttpClient, options: Options) -> None:
+    timeout_s = options.load.flush_cache_timeout
+    path = BACKENDS[options.target.backend].flush_path.format(timeout_s=timeout_s)
+    try:
+        status, body = await client.fetch("POST", path, timeout_s + FLUSH_GRACE_S)
+    except HttpFailure as failure:
+        raise RadixError(f"the cache could not be flushed: {failure}") from None
+    if status != 200:
+        text = body[:200].decode("utf-8", "replace").strip()
+        raise RadixError(f"the cache could not be flushed: {path} answered {status} {text}")
+
+
+def _progress_printer(options: Options, total: int) -> Callable[[Progress], None] | None:
+    if options.output.disable_tqdm or not sys.stderr.isatty():
+        return None
+
+    def show(progress: Progress) -> None:
+        text = f"{progress.done}/{total} done, {progress.in_flight} in flight, {progress.failed} failed"
+        print(f"\r{text:<60}", end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _retokenize(codec: Codec | None, outcomes: Sequence[Outcome]) -> int | None:
+    if codec is None:
+        return None
+    texts = [outcome.text for outcome in outcomes if outcome.error is None]
+    return sum(len(ids) for ids in codec.encode_batch(texts, False))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Status 1 when the run could not be made or no request succeeded."""
+    try:
+        options = cli.parse(argv)
+        finished = run_async(run(options))
+        path = options.output.output_file or output_file_name(options, datetime.now())
+        print(banner(finished))
+        _append(path, encode_line(record(finished)))
+    except RadixError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    print(f"result appended to {path}")
+    return 0 if finished.metrics.completed else 1
+
+
+def _append(path: str, line: bytes) -> None:
+    try:
+        with Path(path).open("ab") as file:
+            file.write(line)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""How large the KV pool is and how many requests run at once, as pure arithmetic, and the start-up report of both.
+
+Called when the weights' size is known. Measures and allocates nothing.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from radixlm.base.errors import CapacityError
+from radixlm.config.card import ModelCard
+from radixlm.config.resolve import Decision, Resolved, known
+
+GIB = 2**30
+SHORT_REQUEST_TOKENS = 256  # a server that cannot hold even this is not started
+# Of available memory: the most that is suggested, and that a default share grows to so that a large model can start.
+HIGHEST_FRACTION = 0.9
+ELEMENT_BYTES: Mapping[str, int] = MappingProxyType({"float32": 4, "float16": 2, "bfloat16": 2})
+
+# Requests per device: SGLang 0.5.22's estimate when nothing is asked for on CUDA.
+_RUNNING_PER_CONTEXT = 512
+_RUNNING_RANGE = (2048, 4096)
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """The KV pool: `pages` usable pages of `tokens` in all, and `bytes` that they and the null page take."""
+
+    tokens: int
+    pages: int
+    bytes: int
+    reason: str
+    warning: str | None = None
+
+
+def kv_pool_tokens(
+    resolved: Resolved, card: ModelCard, weights_bytes: int, available_bytes: int, kv_element_bytes: int
+) -> PoolSize:
+    """The KV pool that fits beside the weights, in whole pages.
+
+    `available_bytes` is what was free before the weights were loaded: device memory on CUDA, RAM on the CPU. Weights
+    and pool together take `mem_fraction_static` of it; a default share on the CPU is capped, and grows where a request
+    of full length would not fit otherwise. `--max-total-tokens` replaces the result, with a warning when memory does
+    not allow it. CapacityError, with what would help, when not even a short request fits.
+    """
+    page_size = resolved.page_size
+    page_bytes = page_size * card.kv_bytes_per_token(kv_element_bytes)
+    short_pages = math.ceil(min(SHORT_REQUEST_TOKENS, resolved.context_len) / page_size)
+    full_pages = math.ceil(resolved.context_len / page_size)
+    share_bytes = int(available_bytes * (resolved.config.cache.mem_fraction_static or 0.0))
+    reason = f"{_gib(share_bytes)} of {_gib(available_bytes)} for weights and pool"
+    cap_tokens = resolved.pool_cap_tokens
+    full_bytes = weights_bytes + (full_pages + 1) * page_bytes
+    if cap_tokens is not None and share_bytes < full_bytes:
+        share_bytes = max(share_bytes, min(full_bytes, int(available_bytes * HIGHEST_FRACTION)))
+        reason = f"{_gib(share_bytes)} of {_gib(available_bytes)} for weights and pool, beyond the default share"
+
+    pages = (share_bytes - weights_bytes) // page_bytes - 1  # one page is the null page
+    forced_tokens = resolved.config.cache.max_total_tokens
+    if forced_tokens is not None:
+        return _forced_pool(forced_tokens, page_size, page_bytes, max(pages, 0))
+    if pages < short_pages:
+        need_bytes = weights_bytes + (short_pages + 1) * page_bytes
+        raise CapacityError(_too_small(weights_bytes, need_bytes, share_bytes, available_bytes))
+    if cap_tokens is not None and cap_tokens < pages * page_size:
+        pages = max(math.ceil(cap_tokens / page_size), short_pages)
+        reason = f"enough for {cap_tokens:,} tokens; set --mem-fraction-static or --max-total-tokens for more"
+    return PoolSize(pages * page_size, pages, (pages + 1) * page_bytes, reason)
+
+
+def _forced_pool(forced_tokens: int, page_size: int, page_bytes: int, fitting_pages: int) -> PoolSize:
+    pages = forced_tokens // page_size
+    if pages < 1:
+        raise CapacityError(f"--max-total-tokens {forced_tokens} is less than one page of {page_size} tokens")
+    warning = None
+    if pages > fitting_pages:
+        warning = f"--max-total-tokens {forced_tokens} is more than the {fitting_pages * page_size} that memory allows"
+    return PoolSize(pages * page_size, pages, (pages + 1) * page_bytes, "--max-total-tokens", warning)
+
+
+def _too_small(weights_bytes: int, need_bytes: int, share_bytes: int, available_bytes: int) -> str:
+    fraction = math.ceil(need_bytes / max(available_bytes, 1) * 100) / 100
+    if fraction <= HIGHEST_FRACTION:
+        way_out = f"set --mem-fraction-static {fraction:g} or more"
+    else:
+        missing_bytes = need_bytes / HIGHEST_FRACTION - available_bytes
+        way_out = f"free {_gib(missing_bytes)} more, or take a smaller model or data type"
+    return (
+        f"not enough memory: {_gib(available_bytes)} are available, {_gib(share_bytes)} of them may be used; "
+        f"the weights take {_gib(weights_bytes)} and with the smallest useful KV pool {_gib(need_bytes)}; {way_out}"
+    )
+
+
+def settle(resolved: Resolved, pool: PoolSize) -> Resolved:
+    """`resolved` with what the pool's size decides: how many requests run at once."""
+    decision = _running_limit(resolved, pool)
+    return resolved if decision is None else resolved.take(decision)
+
+
+def _running_limit(resolved: Resolved, pool: PoolSize) -> Decision | None:
+    asked = resolved.config.schedule.max_running_requests
+    low, high = _RUNNING_RANGE
+    wish = asked if asked is not None else pool.tokens * _RUNNING_PER_CONTEXT // resolved.context_len
+    if asked is None:
+        wish = min(max(wish, low), high)
+    limit = min(wish, pool.tokens // 2, pool.pages)
+    if limit < 1:
+        raise CapacityError(f"a KV pool of {pool.tokens} tokens holds no request")
+    if limit == asked:
+        return None
+    reason = f"the KV pool has {pool.tokens:,} tokens" if limit < wish else "follows from KV pool and context length"
+    return Decision("max_running_requests", limit, reason)
+
+
+# ---- the start-up report ------------------------------------------------------------------------------------------
+
+_REPORTED: Mapping[str, str] = MappingProxyType(
+    {
+        "device": "device",
+        "dtype": "data type",
+        "mem_fraction_static": "memory share",
+        "page_size": "page size",
+        "chunked_prefill_size": "prompt chunk",
+        "max_running_requests": "running requests",
+        "run_ahead": "run-ahead",
+    }
+)
+
+
+def budget_report(
+    resolved: Resolved,
+    pool: PoolSize,
+    weights_bytes: int,
+    available_bytes: int,
+    free_bytes: int | None = None,
+) -> list[str]:
+    """The start-up lines: the choices that matter with their reasons, the memory budget, warnings, SGLang's line.
+
+    `resolved` is settled. `free_bytes` is what is left after all allocations; computed when not measured.
+    """
+    if free_bytes is None:
+        free_bytes = max(available_bytes - weights_bytes - pool.bytes, 0)
+    context_len, schedule = resolved.context_len, resolved.config.schedule
+    pool_line = f"KV pool: {pool.tokens:,} tokens in {pool.pages:,} pages of {resolved.page_size}"
+    lines = [
+        *(_choice_line(resolved, name, label) for name, label in _REPORTED.items()),
+        f"weights: {_gib(weights_bytes)}",
+        f"{pool_line}, {_gib(pool.bytes)} {resolved.kv_dtype} ({pool.reason})",
+        f"context length: {context_len:,} tokens; {pool.tokens // context_len:,} such requests fit into the KV pool",
+    ]
+    if pool.warning is not None:
+        lines.append(f"warning: {pool.warning}")
+    if context_len > pool.tokens:
+        lines.append(
+            f"warning: the context length of {context_len} tokens exceeds the KV pool of {pool.tokens} tokens; "
+            "requests that need more than the pool are refused"
+        )
+    numbers = {
+        "max_total_num_tokens": pool.tokens,
+        "chunked_prefill_size": known(schedule.chunked_prefill_size),
+        "max_prefill_tokens": schedule.max_prefill_tokens,
+        "max_running_requests": known(schedule.max_running_requests),
+        "context_len": context_len,
+        "available_gpu_mem": f"{free_bytes / GIB:.2f} GB",
+    }
+    lines.append(", ".join(f"{name}={value}" for name, value in numbers.items()))
+    return lines
+
+
+def _choice_line(resolved: Resolved, name: str, label: str) -> str:
+    decision = resolved.decision(name)
+    if decision is not None:
+        return f"{label}: {decision.value} ({decision.reason})"
+    return f"{label}: {resolved.config.flat()[name]} (as asked)"
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / GIB:.2f} GiB"

@@ -1,0 +1,266 @@
+"""Resolution: unset flags become numbers by a fold of named rules, and each decision is kept with its reason.
+
+Pure: a configuration, hardware facts and a model card in, a `Resolved` out. Opens nothing and measures nothing; what
+needs the size of the loaded weights is in config/capacity.py.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from radixlm.base.errors import ConfigError
+from radixlm.config.card import ModelCard
+from radixlm.config.facts import GpuFacts, HardwareFacts
+from radixlm.config.groups import Config, fields_by_name
+
+Value = str | int | float | bool | None
+
+MIB = 2**20
+CPU_CHUNK_TOKENS = 512
+CPU_PAGE_TOKENS = 16
+CPU_RUNNING_REQUESTS = 64
+CPU_MEMORY_FRACTION = 0.5
+CPU_POOL_REQUESTS = 32  # an unasked-for pool on the CPU holds at most this many requests of full length
+CPU_POOL_TOKENS = 4 * 2**20  # and at most this many tokens
+
+# Device memory in MiB below which a chunk of so many tokens is taken: the values that SGLang 0.5.22 uses.
+_CUDA_CHUNKS = ((20_480, 2048), (61_440, 4096), (163_840, 8192))
+_CUDA_LARGEST_CHUNK = 16_384
+_LARGE_DEVICE_MIB = 61_440
+_SMALLEST_FRACTION = 0.05
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One value that was decided: a flag's flat name or a field of `Resolved`, the value, and why."""
+
+    name: str
+    value: Value
+    reason: str
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration with nothing left open but what needs the loaded weights, and the values that are no flags.
+
+    Attributes:
+        context_len: the longest sequence in tokens, prompt and output together.
+        run_ahead: how many steps may be in flight while the next is planned.
+        kv_dtype: precision of the KV pool, by torch's name.
+        pool_cap_tokens: the KV pool is not made larger than this unasked; None when there is no such cap.
+        decisions: everything that was decided, in order.
+    """
+
+    config: Config
+    context_len: int
+    run_ahead: int = 0
+    kv_dtype: str = ""
+    pool_cap_tokens: int | None = None
+    decisions: tuple[Decision, ...] = ()
+
+    def take(self, decision: Decision) -> "Resolved":
+        """This with one more decision in force."""
+        decisions = (*self.decisions, decision)
+        if decision.name in fields_by_name():
+            config = self.config.replace(**{decision.name: decision.value})
+            return dataclasses.replace(self, config=config, decisions=decisions)
+        derived: dict[str, Any] = {decision.name: decision.value}
+        return dataclasses.replace(self, decisions=decisions, **derived)
+
+    def decision(self, name: str) -> Decision | None:
+        """The last decision about `name`; None when the user's value stands."""
+        return next((item for item in reversed(self.decisions) if item.name == name), None)
+
+    @property
+    def on_cuda(self) -> bool:
+        return self.config.device.device == "cuda"
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per KV page."""
+        return known(self.config.cache.page_size)
+
+
+def known(value: int | None) -> int:
+    """A number that resolution has filled in."""
+    if value is None:
+        raise ConfigError("the configuration has not been resolved")
+    return value
+
+
+def resolve(config: Config, facts: HardwareFacts, card: ModelCard) -> Resolved:
+    """Apply every rule in order; later rules see what earlier ones decided. ConfigError when a wish cannot be met."""
+    state = Resolved(config, context_len=card.context_len)
+    for rule in RULES:
+        for decision in rule(state, facts, card):
+            state = state.take(decision)
+    return state
+
+
+# ---- rules: each yields its decisions, and nothing when the user's value stands -----------------------------------
+
+
+def _device(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    asked = state.config.device.device
+    if asked == "cuda" and facts.gpu is None:
+        raise ConfigError("--device cuda: no CUDA device was found")
+    if asked == "auto" and facts.gpu is not None:
+        yield Decision("device", "cuda", f"{facts.gpu.name} was found")
+    elif asked == "auto":
+        yield Decision("device", "cpu", "no CUDA device was found")
+
+
+def _names(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    config = state.config
+    if config.model.tokenizer_path is None:
+        yield Decision("tokenizer_path", config.model.model_path, "with the model")
+    if config.server.served_model_name is None:
+        # A path may hold a colon, a served name may not.
+        yield Decision("served_model_name", config.model.model_path.replace(":", "_"), "the model path")
+    if config.server.log_level_http is None:
+        yield Decision("log_level_http", config.server.log_level, "that of --log-level")
+    if config.device.random_seed is None:
+        yield Decision("random_seed", facts.drawn_seed, "drawn at start")
+
+
+def _dtype(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    asked = state.config.model.dtype
+    plain = {"half": "float16", "float": "float32"}.get(asked)
+    if plain is not None:
+        yield Decision("dtype", plain, f"--dtype {asked}")
+    elif asked == "auto" and state.on_cuda and facts.gpu is not None:
+        yield _cuda_dtype(facts.gpu, card)
+    elif asked == "auto":
+        yield _cpu_dtype(facts, card)
+
+
+def _cuda_dtype(gpu: GpuFacts, card: ModelCard) -> Decision:
+    if card.dtype != "bfloat16":
+        return Decision("dtype", "float16", f"the checkpoint is {card.dtype}")
+    if gpu.capability < (8, 0):
+        return Decision("dtype", "float16", f"{gpu.name} has no bfloat16")
+    return Decision("dtype", "bfloat16", "the checkpoint is bfloat16")
+
+
+def _cpu_dtype(facts: HardwareFacts, card: ModelCard) -> Decision:
+    if card.dtype == "float32":
+        return Decision("dtype", "float32", "the checkpoint is float32")
+    if facts.cpu_bf16:
+        return Decision("dtype", "bfloat16", f"the CPU multiplies bfloat16 natively; the checkpoint is {card.dtype}")
+    return Decision("dtype", "float32", "the CPU has no native bfloat16")
+
+
+def _context(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    asked = state.config.model.context_length
+    if asked is None:
+        yield Decision("context_len", card.context_len, "the model's own")
+    elif asked > card.context_len:
+        raise ConfigError(
+            f"--context-length {asked} is more than the {card.context_len} tokens that the model was made for "
+            "(--json-model-override-args changes the model's own limit)"
+        )
+    else:
+        yield Decision("context_len", asked, "--context-length")
+
+
+def _page_size(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    if state.config.cache.page_size is not None:
+        return
+    if state.on_cuda:
+        yield Decision("page_size", 1, "exact prefix reuse costs nothing on CUDA")
+    else:
+        yield Decision("page_size", CPU_PAGE_TOKENS, "the CPU reads the cache in blocks")
+
+
+def _chunk(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    asked = state.config.schedule.chunked_prefill_size
+    page = state.page_size
+    if asked is None and state.on_cuda and facts.gpu is not None:
+        memory_mib = facts.gpu.memory_bytes // MIB
+        size = next((chunk for below, chunk in _CUDA_CHUNKS if memory_mib < below), _CUDA_LARGEST_CHUNK)
+        yield Decision("chunked_prefill_size", _whole_pages(size, page), f"{memory_mib:,} MiB of device memory")
+    elif asked is None:
+        reason = "keeps a CPU step short, so that running requests do not wait long"
+        yield Decision("chunked_prefill_size", _whole_pages(CPU_CHUNK_TOKENS, page), reason)
+    elif asked <= 0 and asked != -1:
+        yield Decision("chunked_prefill_size", -1, f"--chunked-prefill-size {asked} turns chunking off")
+    elif asked > 0 and asked % page:
+        yield Decision(
+            "chunked_prefill_size", _whole_pages(asked, page), f"{asked} is no multiple of the page size {page}"
+        )
+
+
+def _whole_pages(tokens: int, page_size: int) -> int:
+    return max(tokens // page_size, 1) * page_size
+
+
+def _prefill_cap(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    schedule = state.config.schedule
+    if known(schedule.chunked_prefill_size) <= 0 and schedule.max_prefill_tokens < state.context_len:
+        reason = "without chunks a step must hold the longest prompt"
+        yield Decision("max_prefill_tokens", state.context_len, reason)
+
+
+def _running(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    if state.config.schedule.max_running_requests is None and not state.on_cuda:
+        reason = "more requests at once only make each slower on a CPU"
+        yield Decision("max_running_requests", CPU_RUNNING_REQUESTS, reason)
+
+
+def _run_ahead(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    if state.config.schedule.disable_overlap_schedule:
+        yield Decision("run_ahead", 0, "--disable-overlap-schedule")
+    elif state.on_cuda:
+        yield Decision("run_ahead", 1, "the host plans while the GPU computes")
+    else:
+        yield Decision("run_ahead", 0, "host and model share the same cores")
+
+
+def _memory(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    if state.config.cache.mem_fraction_static is not None:
+        return
+    if state.on_cuda and facts.gpu is not None:
+        yield _cuda_fraction(state, facts.gpu)
+        return
+    cap = min(CPU_POOL_REQUESTS * state.context_len, CPU_POOL_TOKENS)
+    yield Decision("mem_fraction_static", CPU_MEMORY_FRACTION, "half of the free RAM is left to other programs")
+    yield Decision(
+        "pool_cap_tokens", cap, f"{CPU_POOL_REQUESTS} requests of full length, or {CPU_POOL_TOKENS:,} tokens"
+    )
+
+
+def _cuda_fraction(state: Resolved, gpu: GpuFacts) -> Decision:
+    """SGLang 0.5.22's formula for one GPU without graphs: what is left after activations and a reserve, in MiB."""
+    schedule = state.config.schedule
+    chunk_tokens = known(schedule.chunked_prefill_size)
+    step_tokens = max(chunk_tokens if chunk_tokens > 0 else schedule.max_prefill_tokens, 2048)
+    memory_mib = gpu.memory_bytes / MIB
+    reserved_mib = 512 + 1.5 * step_tokens + 1024 / 8
+    if memory_mib > _LARGE_DEVICE_MIB:
+        reserved_mib = max(reserved_mib, 10_240)
+    fraction = max(round((memory_mib - reserved_mib) / memory_mib, 3), _SMALLEST_FRACTION)
+    return Decision(
+        "mem_fraction_static", fraction, f"{reserved_mib:,.0f} of {memory_mib:,.0f} MiB are kept for activations"
+    )
+
+
+def _kv_dtype(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    yield Decision("kv_dtype", state.config.model.dtype, "that of the computation")
+
+
+Rule = Callable[[Resolved, HardwareFacts, ModelCard], Iterator[Decision]]
+
+RULES: tuple[Rule, ...] = (
+    _device,
+    _names,
+    _dtype,
+    _context,
+    _page_size,
+    _chunk,
+    _prefill_cap,
+    _running,
+    _run_ahead,
+    _memory,
+    _kv_dtype,
+)

@@ -1,0 +1,189 @@
+"""Builds what one scheduler process runs: model, KV pool, attention, scheduler, runner. Knows no socket and no process."""
+
+import dataclasses
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import torch
+
+from radixlm.attention.base import AttentionBackend, AttentionFacts
+from radixlm.attention.table import BACKENDS
+from radixlm.base import log
+from radixlm.base.registry import Verdict
+from radixlm.cache.manager import CacheManager
+from radixlm.cache.pools.mha import MHAPool
+from radixlm.config.capacity import ELEMENT_BYTES, PoolSize, budget_report, kv_pool_tokens, settle
+from radixlm.config.card import ModelCard
+from radixlm.config.facts import GpuFacts, HardwareFacts, probe_host
+from radixlm.config.groups import Config
+from radixlm.config.resolve import Resolved, known, resolve
+from radixlm.loader.source import ModelSource
+from radixlm.loader.tokenizer import load_tokenizer
+from radixlm.loader.weights import LoadedModel, load_model
+from radixlm.protocol.arrays import empty_i32
+from radixlm.protocol.messages import SchedulerReady
+from radixlm.protocol.plan import HOST, SAMPLE, SlotInit, StepPlan
+from radixlm.protocol.sampling import SamplingParams
+from radixlm.runner.rows import Rows
+from radixlm.runner.runner import Runner
+from radixlm.scheduler.limits import SchedulerLimits
+from radixlm.scheduler.scheduler import Scheduler
+
+logger = log.get(__name__)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A scheduler and a runner that fit each other, ready for the loop."""
+
+    scheduler: Scheduler
+    runner: Runner
+    run_ahead: int
+    ready: SchedulerReady
+
+
+def probe(device: str) -> HardwareFacts:
+    """The host's facts, and those of the first CUDA device unless `device` is "cpu"."""
+    facts = probe_host()
+    if device == "cpu" or not torch.cuda.is_available():
+        return facts
+    properties = torch.cuda.get_device_properties(0)
+    available_bytes, _ = torch.cuda.mem_get_info(0)
+    gpu = GpuFacts(
+        properties.name,
+        properties.total_memory,
+        available_bytes,
+        properties.multi_processor_count,
+        (properties.major, properties.minor),
+    )
+    return dataclasses.replace(facts, gpu=gpu)
+
+
+def build(config: Config, source: ModelSource, card: ModelCard) -> Engine:
+    """Load the model and everything around it. RadixError, in one line, when that cannot be done."""
+    facts = probe(config.device.device)
+    resolved = resolve(config, facts, card)
+    device = torch.device(resolved.config.device.device)
+    if device.type == "cpu":
+        torch.set_num_threads(facts.cores)
+    available_bytes = facts.gpu.available_bytes if resolved.on_cuda and facts.gpu is not None else facts.available_bytes
+    dtype = getattr(torch, resolved.config.model.dtype)
+    loaded = load_model(source, card, dtype, device, config.model.load_format)
+    logger.info("weights loaded in %.1f s", loaded.seconds)
+    token_bytes = load_tokenizer(source, config.model.tokenizer_path).token_bytes(card.vocab_size)
+    return assemble(resolved, card, loaded, available_bytes, token_bytes)
+
+
+def assemble(
+    resolved: Resolved, card: ModelCard, loaded: LoadedModel, available_bytes: int, token_bytes: list[bytes] | None
+) -> Engine:
+    """Put pool, attention, rows, runner and scheduler around a loaded model; `available_bytes` was free before it."""
+    device = torch.device(resolved.config.device.device)
+    kv_dtype = getattr(torch, resolved.kv_dtype)
+    pool_size = kv_pool_tokens(resolved, card, loaded.weights_bytes, available_bytes, ELEMENT_BYTES[resolved.kv_dtype])
+    resolved = settle(resolved, pool_size)
+    page_size = resolved.page_size
+    pool = MHAPool(
+        pool_size.pages, page_size, card.num_layers, card.num_kv_heads, card.head_dim, kv_dtype, device
+    )
+    attention, verdicts = _attention(resolved, card, pool)
+    limits = SchedulerLimits(
+        capacity_tokens=min(resolved.context_len, pool_size.tokens),
+        context_len=resolved.context_len,
+        max_running_requests=known(resolved.config.schedule.max_running_requests),
+        vocab_size=card.vocab_size,
+        eos_token_ids=card.eos_token_ids,
+    )
+    pages_per_slot = -(-resolved.context_len // page_size) + 1
+    rows = Rows(limits.max_running_requests, pages_per_slot, card.vocab_size, device)
+    runner = Runner(loaded.model, attention, rows)
+    cache = CacheManager(
+        pool_size.pages,
+        page_size,
+        radix=not resolved.config.cache.disable_radix_cache,
+        eviction=resolved.config.cache.radix_eviction_policy,
+    )
+    scheduler = Scheduler(resolved.config.schedule, cache, limits, token_bytes)
+    warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner)
+    report = budget_report(resolved, pool_size, loaded.weights_bytes, available_bytes, _free_bytes(device))
+    report.insert(-1, f"attention: {attention.name} ({_explain(verdicts)})")
+    ready = _ready(resolved, pool_size, limits, report, loaded, attention.name, warm_up_s)
+    return Engine(scheduler, runner, resolved.run_ahead, ready)
+
+
+def _attention(resolved: Resolved, card: ModelCard, pool: MHAPool) -> tuple[AttentionBackend, list[Verdict]]:
+    facts = AttentionFacts(
+        device=resolved.config.device.device,
+        dtype=getattr(torch, resolved.config.model.dtype),
+        page_size=resolved.page_size,
+        num_heads=card.num_heads,
+        num_kv_heads=card.num_kv_heads,
+        head_dim=card.head_dim,
+        sliding_window=card.sliding_window,
+    )
+    backend, verdicts = BACKENDS.choose(resolved.config.device.attention_backend, lambda kind: kind.why_not(facts))
+    return backend(facts, pool), verdicts
+
+
+def _explain(verdicts: list[Verdict]) -> str:
+    against = [f"not {v.name}: {', '.join(v.reasons)}" for v in verdicts if v.reasons]
+    return "; ".join(against) if against else "the best that fits"
+
+
+def _warm_up(runner: Runner) -> float:
+    """One token through the whole path, on the null page, so that the first request pays for nothing; seconds taken."""
+    began = time.monotonic()
+    one, zero = np.ones(1, np.int32), np.zeros(1, np.int32)
+    plan = StepPlan(
+        step=0,
+        decode_rows=0,
+        slots=zero,
+        starts=zero,
+        counts=one,
+        flags=np.full(1, SAMPLE | HOST, np.int32),
+        outputs=zero,
+        tokens=zero,
+        page_updates=np.zeros((0, 3), np.int32),
+        started=[SlotInit(0, SamplingParams(temperature=0.0), (), empty_i32(), empty_i32())],
+    )
+    result = runner.retire(runner.launch(plan))
+    if result.error is not None:
+        raise RuntimeError(f"the model does not run: {result.error}")
+    return time.monotonic() - began
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return int(psutil.virtual_memory().available)
+
+
+def _ready(
+    resolved: Resolved,
+    pool_size: PoolSize,
+    limits: SchedulerLimits,
+    report: list[str],
+    loaded: LoadedModel,
+    attention: str,
+    warm_up_s: float,
+) -> SchedulerReady:
+    decided: dict[str, str | int | float | bool | None] = {d.name: d.value for d in resolved.decisions}
+    facts = {
+        **decided,
+        "attention_backend": attention,
+        "weights_bytes": loaded.weights_bytes,
+        "kv_cache_bytes": pool_size.bytes,
+        "num_pages": pool_size.pages,
+        "load_weight_s": round(loaded.seconds, 3),
+        "warm_up_s": round(warm_up_s, 3),
+    }
+    return SchedulerReady(
+        capacity_tokens=limits.capacity_tokens,
+        max_total_num_tokens=pool_size.tokens,
+        max_running_requests=limits.max_running_requests,
+        page_size=resolved.page_size,
+        report=report,
+        facts=facts,
+    )

@@ -1,0 +1,208 @@
+"""Chat messages to prompt text with the model's Jinja template, sandboxed. Knows no ids and no request route."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from radixlm.base.errors import ConfigError, ModelError, RequestError
+from radixlm.loader.tokenizer import Tokenizer
+
+_PROBE = "RADIXLM-PROBE"
+_PROBED_ROLES = ("system", "user", "assistant")
+
+
+class ChatTemplate:
+    """A model's compiled chat templates. Rendering is CPU work: long histories belong on a thread.
+
+    Whether a role's content may be a list of parts is found by trying: a template that shows a text part as its
+    plain text gets lists, the others get the parts' text joined with a space.
+    """
+
+    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        """Compile `templates` (by name, "default" must be there). ModelError when one has a syntax error."""
+        environment = _environment()
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._compiled = {name: environment.from_string(text) for name, text in templates.items()}
+        except jinja2.TemplateSyntaxError as error:
+            raise ModelError(f"the chat template has a syntax error in line {error.lineno}: {error.message}") from error
+        self._takes_parts = {role: self._renders_parts(role) for role in _PROBED_ROLES}
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """The prompt text of a chat; it holds its own special tokens, so encode it without adding any.
+
+        With `continue_final_message` a last assistant message is the beginning of the answer: its text follows the
+        generation prompt. Without it such a message is turned into a user's, as SGLang does, when an answer is asked
+        for. `kwargs` are variables for the template. RequestError names the message that cannot be used.
+        """
+        history = [_checked(index, message) for index, message in enumerate(messages)]
+        if not history:
+            raise RequestError("messages must not be empty", "messages")
+        beginning = ""
+        last = history[-1]
+        if last["role"] == "assistant" and isinstance(last["content"], str):
+            if continue_final_message:
+                beginning = history.pop()["content"]
+            elif add_generation_prompt and not last.get("tool_calls"):
+                history[-1] = {**last, "role": "user"}
+        history = [self._fitted(message) for message in history]
+        compiled = self._compiled["default"]
+        if tools:
+            compiled = self._compiled.get("tool_use", compiled)
+        variables = {**self._special_tokens, **kwargs, "add_generation_prompt": add_generation_prompt}
+        return _render(compiled, history, tools, variables) + beginning
+
+    def _fitted(self, message: dict[str, Any]) -> dict[str, Any]:
+        content = message["content"]
+        if isinstance(content, str) or self._takes_parts.get(message["role"], False):
+            return message
+        return {**message, "content": " ".join(part["text"] for part in content)}
+
+    def _renders_parts(self, role: str) -> bool:
+        probe = {"role": role, "content": [{"type": "text", "text": _PROBE}]}
+        turn = {"role": "user", "content": "x"}
+        history = {"system": [probe, turn], "user": [probe], "assistant": [turn, probe, turn]}[role]
+        variables = {**self._special_tokens, "add_generation_prompt": True}
+        try:
+            text = self._compiled["default"].render(messages=history, tools=None, **variables)
+        except Exception:  # whatever a template does with a value that it was not made for
+            return False
+        return _PROBE in text and "'text'" not in text and '"text"' not in text
+
+
+def load_chat_template(tokenizer: Tokenizer, override: str | None = None) -> ChatTemplate | None:
+    """The model's template, or the one in the file `override` (--chat-template); None when there is neither."""
+    if override is None:
+        templates = tokenizer.chat_templates
+        return ChatTemplate(templates, tokenizer.special_tokens) if "default" in templates else None
+    path = Path(override).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"--chat-template {override}: there is no such file (built-in template names are not known)")
+    try:
+        return ChatTemplate({"default": path.read_text("utf-8")}, tokenizer.special_tokens)
+    except (ModelError, ValueError, OSError) as error:
+        raise ConfigError(f"--chat-template {override}: {error}") from error
+
+
+def _checked(index: int, message: Any) -> dict[str, Any]:
+    """A copy that templates can use: known types, no nulls, arguments of tool calls as objects."""
+    where = f"messages[{index}]"
+    if not isinstance(message, dict):
+        raise RequestError(f"{where} must be an object", where)
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise RequestError(f"{where}.role must be a string", f"{where}.role")
+    checked = {key: value for key, value in message.items() if value is not None}
+    checked |= {"role": role.lower(), "content": _checked_content(message.get("content"), f"{where}.content")}
+    if "tool_calls" in checked:
+        checked["tool_calls"] = _checked_tool_calls(checked["tool_calls"], f"{where}.tool_calls")
+    return checked
+
+
+def _checked_content(content: Any, where: str) -> str | list[dict[str, Any]]:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RequestError(f"{where} must be a string or a list of parts", where)
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text":
+            raise RequestError(f"{where}[{index}] has type {kind!r}; this model takes text only", f"{where}[{index}]")
+        if not isinstance(part.get("text"), str):
+            raise RequestError(f"{where}[{index}].text must be a string", f"{where}[{index}].text")
+    return content
+
+
+def _checked_tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(calls, list):
+        raise RequestError(f"{where} must be a list", where)
+    checked = []
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise RequestError(f"{where}[{index}].function must have a name", f"{where}[{index}].function")
+        arguments = function.get("arguments", {})
+        if isinstance(arguments, str):
+            field = f"{where}[{index}].function.arguments"
+            try:
+                arguments = json.loads(arguments) if arguments.strip() else {}
+            except ValueError as error:
+                raise RequestError(f"{field} is not valid JSON: {error}", field) from error
+        checked.append({**call, "function": {**function, "arguments": arguments}})
+    return checked
+
+
+def _render(
+    compiled: jinja2.Template,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+    variables: Mapping[str, Any],
+) -> str:
+    """Render; with tools a second try gives the template bare function objects, which some expect."""
+    forms = [tools or None]
+    if tools and all(isinstance(tool.get("function"), dict) for tool in tools):
+        forms.append([tool["function"] for tool in tools])
+    failure = ""
+    for form in forms:
+        try:
+            return compiled.render(**{**variables, "messages": messages, "tools": form})
+        except Exception as error:  # templates are programs: any error of theirs is about this history
+            failure = failure or str(error) or type(error).__name__
+    raise RequestError(f"the chat template cannot render these messages: {failure}", "messages")
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's words in training; for serving its body is plain output."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's own convention
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """The environment that chat templates on the hub are written for (transformers' conventions)."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _raise_exception(message: str) -> str:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(format_: str) -> str:
+    return datetime.now().strftime(format_)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON: jinja2's own filter escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

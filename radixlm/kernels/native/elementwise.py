@@ -1,0 +1,66 @@
+"""Native forms of normalisation, rotation and gating; each answers None when torch has to do it. Knows tensors only."""
+
+import torch
+from torch import Tensor
+
+from radixlm.kernels.native.library import library
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor | None:
+    """`radixlm.kernels.norm.rms_norm` for a CPU x of any shape whose last axis is contiguous and evenly spaced."""
+    kernels = library() if x.is_cpu else None
+    run = kernels.rms_norm.get(x.dtype) if kernels else None
+    if run is None or weight.dtype is not x.dtype or not weight.is_contiguous():
+        return None
+    n = x.shape[-1]
+    if x.is_contiguous():
+        tokens, row = x.numel() // n, n
+    elif x.dim() == 2 and x.stride(1) == 1:
+        tokens, row = x.shape[0], x.stride(0)
+    else:
+        return None
+    y = torch.empty(x.shape, dtype=x.dtype)
+    run(x.data_ptr(), row, weight.data_ptr(), y.data_ptr(), tokens, n, eps)
+    return y
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor | None:
+    """`radixlm.kernels.norm.add_rms_norm` for contiguous CPU tensors of one dtype."""
+    kernels = library() if x.is_cpu else None
+    run = kernels.add_rms_norm.get(x.dtype) if kernels else None
+    if run is None or not (x.dtype is residual.dtype is weight.dtype):
+        return None
+    if not (x.is_contiguous() and residual.is_contiguous() and weight.is_contiguous() and x.shape == residual.shape):
+        return None
+    n = x.shape[-1]
+    y = torch.empty(x.shape, dtype=x.dtype)
+    run(x.data_ptr(), residual.data_ptr(), weight.data_ptr(), y.data_ptr(), x.numel() // n, n, eps)
+    return y
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
+    """`radixlm.kernels.rotary.rotary` for CPU heads that lie side by side within a token."""
+    kernels = library() if x.is_cpu else None
+    run = kernels.rotary.get(x.dtype) if kernels else None
+    tokens, heads, head_dim = x.shape
+    if run is None or head_dim % 2 or x.stride(2) != 1 or x.stride(1) != head_dim:
+        return None
+    if cos.dtype is not torch.float32 or sin.dtype is not torch.float32 or cos.numel() != tokens * head_dim:
+        return None
+    if not (cos.is_contiguous() and sin.is_contiguous()):
+        return None
+    y = torch.empty((tokens, heads, head_dim), dtype=x.dtype)
+    run(x.data_ptr(), x.stride(0), cos.data_ptr(), sin.data_ptr(), y.data_ptr(), tokens, heads, head_dim)
+    return y
+
+
+def silu_mul(gate_up: Tensor) -> Tensor | None:
+    """`radixlm.kernels.activation.silu_mul` for a contiguous CPU tensor."""
+    kernels = library() if gate_up.is_cpu else None
+    run = kernels.silu_mul.get(gate_up.dtype) if kernels else None
+    if run is None or not gate_up.is_contiguous():
+        return None
+    tokens, width = gate_up.shape
+    y = torch.empty((tokens, width // 2), dtype=gate_up.dtype)
+    run(gate_up.data_ptr(), y.data_ptr(), tokens, width // 2)
+    return y

@@ -1,0 +1,124 @@
+"""Loads the compiled kernels and gives their functions argument types. Knows symbols and signatures, no tensor shape.
+
+Functions take raw pointers: the caller vouches that tensors are CPU, of the named dtype, and laid out as documented in
+the C++ source.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from ctypes import c_float, c_int64, c_void_p
+from functools import cache
+
+import torch
+
+from radixlm.base import log
+from radixlm.kernels.native.build import BuildError, built_library
+
+logger = log.get(__name__)
+
+Function = Callable[..., None]
+FORMATS = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "float"}
+LINEAR_DTYPES = (torch.bfloat16, torch.float32)
+
+POINTER, COUNT, REAL = c_void_p, c_int64, c_float
+SIGNATURES = {
+    "pack": (POINTER, COUNT, POINTER, COUNT, COUNT),
+    "linear": (POINTER, COUNT, POINTER, POINTER, POINTER, COUNT, COUNT, COUNT),
+    "rms_norm": (POINTER, COUNT, POINTER, POINTER, COUNT, COUNT, REAL),
+    "add_rms_norm": (POINTER, POINTER, POINTER, POINTER, COUNT, COUNT, REAL),
+    "rotary": (POINTER, COUNT, POINTER, POINTER, POINTER, COUNT, COUNT, COUNT),
+    "silu_mul": (POINTER, POINTER, COUNT, COUNT),
+    "attention": (POINTER, POINTER, POINTER, POINTER, COUNT, COUNT, COUNT, POINTER, POINTER, REAL, POINTER),
+}
+
+
+class AttentionStep(ctypes.Structure):
+    """A step's rows as attention.cpp's `radixlm_step` has them: addresses, then sizes."""
+
+    _fields_ = tuple(
+        [(name, POINTER) for name in ("slots", "starts", "offsets", "page_table", "pieces", "index")]
+        + [
+            (name, COUNT)
+            for name in (
+                "page_table_row",
+                "page_size",
+                "tokens",
+                "num_pieces",
+                "heads",
+                "kv_heads",
+                "head_dim",
+                "window",
+                "keys_to_read",
+            )
+        ]
+    )
+
+
+class Library:
+    """The compiled kernels, by tensor dtype.
+
+    Short functions keep the interpreter lock, since taking it back costs more than they run; the others release it.
+    """
+
+    def __init__(self, path: str) -> None:
+        releasing, keeping = ctypes.CDLL(path), ctypes.PyDLL(path)
+        self.pack = self._by_dtype(releasing, "pack", LINEAR_DTYPES)
+        self.linear = self._by_dtype(releasing, "linear", LINEAR_DTYPES)
+        self.rms_norm = self._by_dtype(keeping, "rms_norm", tuple(FORMATS))
+        self.add_rms_norm = self._by_dtype(keeping, "add_rms_norm", tuple(FORMATS))
+        self.rotary = self._by_dtype(keeping, "rotary", tuple(FORMATS))
+        self.silu_mul = self._by_dtype(keeping, "silu_mul", tuple(FORMATS))
+        self.attention = {
+            (query, pool): _function(releasing, "attention", f"{FORMATS[query]}_{FORMATS[pool]}")
+            for query in LINEAR_DTYPES
+            for pool in FORMATS
+        }
+        self.read: Callable[[int, int], float] = releasing.radixlm_read
+        releasing.radixlm_read.argtypes = (POINTER, COUNT)
+        releasing.radixlm_read.restype = REAL
+        self.packed_elements: Callable[[int, int], int] = _count(releasing, "packed_elements", COUNT, COUNT)
+        self.attention_rows: int = _count(releasing, "attention_rows")()
+
+    @staticmethod
+    def _by_dtype(dll: ctypes.CDLL, name: str, dtypes: tuple[torch.dtype, ...]) -> dict[torch.dtype, Function]:
+        return {dtype: _function(dll, name, FORMATS[dtype]) for dtype in dtypes}
+
+
+def _function(dll: ctypes.CDLL, name: str, suffix: str) -> Function:
+    function = dll[f"radixlm_{name}_{suffix}"]
+    function.argtypes = SIGNATURES[name]
+    function.restype = None
+    return function
+
+
+def _count(dll: ctypes.CDLL, name: str, *arguments: type) -> Callable[..., int]:
+    function = dll[f"radixlm_{name}"]
+    function.argtypes = arguments
+    function.restype = COUNT
+    return function
+
+
+@cache
+def outcome() -> Library | str:
+    """The library, or in one line why there is none; the first call compiles it if it must, and logs the reason."""
+    if os.environ.get("RADIXLM_NATIVE") == "0":
+        return "switched off by RADIXLM_NATIVE=0"
+    try:
+        return Library(str(built_library()))
+    except (BuildError, OSError) as error:
+        logger.warning("native CPU kernels are not used, torch's are: %s", error)
+        return str(error)
+
+
+@cache
+def library() -> Library | None:
+    """The compiled kernels, or None where torch must do."""
+    found = outcome()
+    return found if isinstance(found, Library) else None
+
+
+def why_not() -> str | None:
+    """Why there is no library here, in one line; None when there is one."""
+    found = outcome()
+    return found if isinstance(found, str) else None

@@ -1,0 +1,76 @@
+"""The `radixlm` command: picks a subcommand and turns failures with a known cause into one line and an exit code."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from radixlm import __version__
+from radixlm.base.errors import ConfigError, RadixError
+
+USAGE = """usage: radixlm COMMAND [options]
+
+  serve [MODEL] [options]    start the server (radixlm serve --help lists the options)
+  demo [--once] [options]    serve a small real model and show it answering a question
+  bench serving [options]    measure a running server
+  version                    print the version
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `radixlm` with `argv` (the process's own arguments when None); returns the exit code.
+
+    0: done; 1: it failed, and stderr says why in one line; 2: the command line is wrong.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = arguments.pop(0) if arguments else "--help"
+    if command in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0
+    run = COMMANDS.get(command)
+    if run is None:
+        print(f"radixlm: unknown command {command!r}; see radixlm --help", file=sys.stderr)
+        return 2
+    try:
+        return run(arguments)
+    except ConfigError as error:
+        print(f"radixlm: {error}", file=sys.stderr)
+        return 2
+    except RadixError as error:
+        print(f"radixlm: {error}", file=sys.stderr)
+        return 1
+
+
+def _serve(arguments: list[str]) -> int:
+    from radixlm.config.cli import parse_serve
+    from radixlm.launch.serve import serve
+
+    return serve(parse_serve(arguments))
+
+
+def _demo(arguments: list[str]) -> int:
+    from radixlm.launch.demo import demo
+
+    return demo(arguments)
+
+
+def _bench(arguments: list[str]) -> int:
+    from radixlm.benchmark.serving import main as serving
+
+    if arguments[:1] != ["serving"]:
+        raise ConfigError("radixlm bench knows one benchmark: serving")
+    return serving(arguments[1:])
+
+
+def _version(arguments: list[str]) -> int:
+    print(__version__)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "serve": _serve,
+    "demo": _demo,
+    "bench": _bench,
+    "version": _version,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""What a queue policy is asked: in which order waiting requests are tried. Knows requests and the cache, no slot."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from radixlm.cache.manager import CacheManager
+from radixlm.scheduler.request import Request
+
+
+@dataclass(frozen=True)
+class PolicyFacts:
+    """What decides whether a policy can serve: asked once at start."""
+
+    radix: bool
+
+
+class QueuePolicy(ABC):
+    """An order of the waiting requests."""
+
+    def __init__(self, cache: CacheManager) -> None:
+        self.cache = cache
+
+    @classmethod
+    @abstractmethod
+    def why_not(cls, facts: PolicyFacts) -> list[str]:
+        """The reasons this policy cannot be used; empty when it can."""
+
+    @abstractmethod
+    def order(self, waiting: Sequence[Request], now: float) -> Sequence[Request]:
+        """`waiting` (in order of arrival; not to be changed) in the order to try; it may be the same sequence."""

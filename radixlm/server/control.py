@@ -1,0 +1,96 @@
+"""Control routes: one per verb of protocol/control.py that has a path, and /abort_request."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+
+from radixlm.base.errors import RequestError
+from radixlm.protocol.control import VERBS, FlushCacheReply, Verb
+from radixlm.server.auth import Gate
+from radixlm.server.exchange import Exchange, decode
+from radixlm.server.limits import MAX_FLUSH_TIMEOUT_S
+from radixlm.server.route import Handler, Row
+
+_FLUSH_RETRY_S = 0.1
+
+Call = Callable[[Exchange, Verb, msgspec.Struct], Coroutine[Any, Any, None]]
+
+
+async def _call(exchange: Exchange, verb: Verb, request: msgspec.Struct) -> None:
+    """Call a verb; its reply is the body, with status 400 where it says `success: false`."""
+    reply = await exchange.services.manager.control(verb.name, request)
+    content = msgspec.to_builtins(reply)
+    await exchange.json(content, 400 if content.get("success") is False else 200)
+
+
+def _flush_timeout(exchange: Exchange) -> float:
+    text = exchange.query("timeout") or "0"
+    try:
+        timeout_s = float(text)
+    except ValueError:
+        timeout_s = math.nan
+    if not 0 <= timeout_s <= MAX_FLUSH_TIMEOUT_S:
+        raise RequestError(f"timeout must be a number of seconds from 0 to {MAX_FLUSH_TIMEOUT_S:g}", "timeout")
+    return timeout_s
+
+
+async def _flush_cache(exchange: Exchange, verb: Verb, request: msgspec.Struct) -> None:
+    """Text answer as in SGLang; with `?timeout=` the flush waits that many seconds for the server to be idle."""
+    deadline = time.monotonic() + _flush_timeout(exchange)
+    while True:
+        reply = await exchange.services.manager.control(verb.name, request)
+        assert isinstance(reply, FlushCacheReply)
+        if reply.success or time.monotonic() >= deadline:
+            await exchange.text(reply.message + "\n", 200 if reply.success else 400)
+            return
+        await asyncio.sleep(_FLUSH_RETRY_S)
+
+
+_CALLS: Mapping[str, Call] = {"flush_cache": _flush_cache}
+
+
+def _handler(verb: Verb) -> Handler:
+    """The route's handler: the body is the verb's request (an empty one means `{}`)."""
+    decoder = msgspec.json.Decoder(verb.request)
+    call = _CALLS.get(verb.name, _call)
+
+    async def handle(exchange: Exchange) -> None:
+        body = await exchange.body()
+        await exchange.while_connected(call(exchange, verb, decode(body or b"{}", decoder)))
+
+    return handle
+
+
+class AbortBody(msgspec.Struct, frozen=True):
+    """One request id, or all requests."""
+
+    rid: str | None = None
+    abort_all: bool = False
+
+
+_abort_decoder = msgspec.json.Decoder(AbortBody)
+
+
+async def handle_abort(exchange: Exchange) -> None:
+    """Always 200; `aborted` says how many were running or waiting. Aborting all needs the admin level."""
+    services = exchange.services
+    body = decode(await exchange.body(), _abort_decoder)
+    if body.abort_all:
+        denial = Gate(services.api_key, services.admin_api_key).check(exchange.scope, "admin")
+        if denial is not None:
+            await exchange.json({"error": denial.error}, denial.status)
+            return
+        aborted = services.manager.abort(None, abort_all=True)
+    else:
+        aborted = services.manager.abort(body.rid) if body.rid else 0
+    await exchange.json({"aborted": aborted})
+
+
+ROWS = (
+    *(Row(verb.path, verb.methods, _handler(verb), verb.level) for verb in VERBS if verb.path is not None),
+    Row("/abort_request", ("POST",), handle_abort, "user"),
+)

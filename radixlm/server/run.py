@@ -1,0 +1,109 @@
+"""The HTTP server around an application: bind first, serve later, stop gracefully. Knows uvicorn, not the routes."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable, Generator
+from importlib import import_module
+from importlib.util import find_spec
+
+import psutil
+import uvicorn
+from starlette.types import ASGIApp
+
+from radixlm.base.errors import ConfigError
+from radixlm.server.access import ACCESS_LOGGER
+
+TIMEOUT_KEEP_ALIVE_S = 5
+BACKLOG = 2048
+
+
+def _holder(port: int) -> str:
+    """ " by name (pid 123)", where the system tells who listens on the port."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            listens = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+            if listens and connection.pid:
+                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except (psutil.Error, OSError):
+        return ""
+    return ""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound and listening TCP socket; make it before anything heavy starts (early callers wait in its backlog).
+
+    Port 0 takes any free one. ConfigError names the port and who holds it, or the address that is not ours.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ConfigError(f"--host {host}: {error.strerror}") from None
+    bound = socket.socket(family, kind, proto)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"--port {port} is in use{_holder(port)}; choose another one or stop it") from None
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    bound.setblocking(False)
+    return bound
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handlers: the launcher owns signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class HttpServer:
+    """Serves `app` on a socket from `bind`. `log_level` is for the HTTP side alone: uvicorn and the access log."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket, log_level: str = "info") -> None:
+        level = log_level.upper()
+        logging.getLogger(ACCESS_LOGGER).setLevel(level)
+        logging.getLogger("uvicorn").setLevel(level)
+        self._listener = listener
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level=log_level.lower(),
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=TIMEOUT_KEEP_ALIVE_S,
+                backlog=BACKLOG,
+            )
+        )
+
+    @property
+    def started(self) -> bool:
+        """Whether connections are accepted."""
+        return self._server.started
+
+    async def serve(self) -> None:
+        """Serve until `stop`, then until the open requests are answered."""
+        await self._server.serve(sockets=[self._listener])
+
+    def stop(self, force: bool = False) -> None:
+        """Take no new connections and let `serve` return; with `force` it does not wait for open requests."""
+        self._server.should_exit = True
+        self._server.force_exit = self._server.force_exit or force
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """For asyncio.Runner: uvloop's loop where it is installed, otherwise asyncio's."""
+    if find_spec("uvloop") is None:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    return factory

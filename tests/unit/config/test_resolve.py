@@ -1,0 +1,164 @@
+"""Resolution over a table of machines and models, and each rule's own cases."""
+
+from typing import Any
+
+import pytest
+
+from radixlm.base.errors import ConfigError
+from radixlm.config.facts import HardwareFacts
+from radixlm.config.groups import Config
+from radixlm.config.resolve import Resolved, resolve
+from tests.unit.config.machines import LAPTOP, LONG_FP32, MACHINES, MODELS, QWEN3_8B, SERVER_CPU, SMOLLM2
+
+
+def run(facts: HardwareFacts = LAPTOP, model: str = "smollm2", **flags: Any) -> Resolved:
+    return resolve(Config.from_flat({"model_path": "m", **flags}), facts, MODELS[model])
+
+
+# device, dtype, page size, chunk, running requests, run-ahead, memory share, pool cap
+SNAPSHOT = {
+    ("laptop", "smollm2"): ("cpu", "float32", 16, 512, 64, 0, 0.5, 262_144),
+    ("laptop", "qwen3-8b"): ("cpu", "float32", 16, 512, 64, 0, 0.5, 1_310_720),
+    ("laptop", "long-fp32"): ("cpu", "float32", 16, 512, 64, 0, 0.5, 4_194_304),
+    ("server", "smollm2"): ("cpu", "bfloat16", 16, 512, 64, 0, 0.5, 262_144),
+    ("server", "qwen3-8b"): ("cpu", "bfloat16", 16, 512, 64, 0, 0.5, 1_310_720),
+    ("server", "long-fp32"): ("cpu", "float32", 16, 512, 64, 0, 0.5, 4_194_304),
+    ("t4", "smollm2"): ("cuda", "float16", 1, 2048, None, 1, 0.758, None),
+    ("t4", "qwen3-8b"): ("cuda", "float16", 1, 2048, None, 1, 0.758, None),
+    ("4090", "qwen3-8b"): ("cuda", "bfloat16", 1, 4096, None, 1, 0.724, None),
+    ("a100-40", "qwen3-8b"): ("cuda", "bfloat16", 1, 4096, None, 1, 0.834, None),
+    ("h100", "qwen3-8b"): ("cuda", "bfloat16", 1, 8192, None, 1, 0.841, None),
+    ("h100", "long-fp32"): ("cuda", "float16", 1, 8192, None, 1, 0.841, None),
+    ("h200", "qwen3-8b"): ("cuda", "bfloat16", 1, 8192, None, 1, 0.91, None),
+    ("b200", "qwen3-8b"): ("cuda", "bfloat16", 1, 16_384, None, 1, 0.862, None),
+}
+
+
+@pytest.mark.parametrize(("machine", "model"), SNAPSHOT)
+def test_snapshot(machine: str, model: str) -> None:
+    state = run(MACHINES[machine], model)
+    config = state.config
+    assert (
+        config.device.device,
+        config.model.dtype,
+        config.cache.page_size,
+        config.schedule.chunked_prefill_size,
+        config.schedule.max_running_requests,
+        state.run_ahead,
+        config.cache.mem_fraction_static,
+        state.pool_cap_tokens,
+    ) == SNAPSHOT[machine, model]
+    assert state.kv_dtype == config.model.dtype
+    assert state.context_len == MODELS[model].context_len
+
+
+def test_resolution_is_pure_and_settles_itself() -> None:
+    """Twice the same; and a resolved configuration resolves to itself."""
+    first, second = run(SERVER_CPU), run(SERVER_CPU)
+    assert first == second
+    again = resolve(first.config, SERVER_CPU, SMOLLM2)
+    assert again.config == first.config
+    assert Config.from_json(first.config.to_json()) == first.config
+
+
+def test_every_decision_has_a_reason_and_what_was_asked_stands() -> None:
+    flags: dict[str, Any] = {
+        "device": "cpu",
+        "dtype": "float32",
+        "page_size": 8,
+        "chunked_prefill_size": 64,
+        "max_running_requests": 3,
+        "mem_fraction_static": 0.7,
+        "random_seed": 11,
+        "served_model_name": "me",
+        "tokenizer_path": "t",
+        "log_level_http": "error",
+    }
+    state = run(MACHINES["h100"], **flags)
+    assert {name: state.config.flat()[name] for name in flags} == flags
+    assert [item.name for item in state.decisions] == ["context_len", "run_ahead", "kv_dtype"]
+    assert state.pool_cap_tokens is None
+    assert all(item.reason for item in run().decisions)
+
+
+def test_names_and_seed() -> None:
+    config = resolve(Config.from_flat({"model_path": "C:/m"}), LAPTOP, SMOLLM2).config
+    assert config.model.tokenizer_path == "C:/m"
+    assert config.server.served_model_name == "C_/m"
+    assert config.server.log_level_http == "info"
+    assert config.device.random_seed == 7
+
+
+def test_device() -> None:
+    with pytest.raises(ConfigError, match="--device cuda: no CUDA device was found"):
+        run(device="cuda")
+    assert run(MACHINES["h100"], device="cpu").config.device.device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [("half", "float16"), ("float16", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")],
+)
+def test_explicit_dtypes_on_the_cpu(asked: str, got: str) -> None:
+    assert run(dtype=asked).config.model.dtype == got
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("facts", [LAPTOP, SERVER_CPU])
+def test_the_cpu_never_gets_float16_unasked(model: str, facts: HardwareFacts) -> None:
+    assert run(facts, model).config.model.dtype in ("float32", "bfloat16")
+
+
+def test_context_length() -> None:
+    assert run(context_length=100).context_len == 100
+    assert run(context_length=8192).context_len == 8192
+    with pytest.raises(ConfigError, match="--context-length 8193 is more than the 8192 tokens") as caught:
+        run(context_length=8193)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("page", "asked", "got"),
+    [
+        (16, 500, 496),
+        (16, 512, 512),
+        (16, 3, 16),
+        (1, 7, 7),
+        (48, None, 480),
+        (1024, None, 1024),
+        (16, -1, -1),
+        (16, 0, -1),
+        (16, -5, -1),
+    ],
+)
+def test_chunks_are_whole_pages(page: int, asked: int | None, got: int) -> None:
+    state = run(page_size=page, chunked_prefill_size=asked)
+    assert state.config.schedule.chunked_prefill_size == got
+    assert (state.decision("chunked_prefill_size") is None) == (asked == got)
+
+
+def test_without_chunks_a_step_holds_the_longest_prompt() -> None:
+    assert run(model="qwen3-8b", chunked_prefill_size=-1).config.schedule.max_prefill_tokens == 40_960
+    assert run(model="smollm2", chunked_prefill_size=-1).config.schedule.max_prefill_tokens == 16_384
+    assert run(model="qwen3-8b").config.schedule.max_prefill_tokens == 16_384
+
+
+def test_run_ahead() -> None:
+    assert run(MACHINES["h100"]).run_ahead == 1
+    assert run(MACHINES["h100"], disable_overlap_schedule=True).run_ahead == 0
+
+
+def test_memory_share_on_cuda_follows_the_chunk() -> None:
+    """512 + 1.5 x tokens of a step + 128 MiB, and never less than 10 GiB on a large device."""
+    total = 81_559
+    assert run(MACHINES["h100"], chunked_prefill_size=2048).config.cache.mem_fraction_static == round(
+        (total - 10_240) / total, 3
+    )
+    assert run(MACHINES["h100"], "qwen3-8b", chunked_prefill_size=-1).config.cache.mem_fraction_static == round(
+        max((total - 512 - 1.5 * 40_960 - 128) / total, 0.05), 3
+    )
+
+
+def test_cards_are_distinct() -> None:
+    """The table means something only if its models differ in what the rules read."""
+    assert {card.dtype for card in (SMOLLM2, QWEN3_8B, LONG_FP32)} == {"float16", "bfloat16", "float32"}

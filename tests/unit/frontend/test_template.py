@@ -1,0 +1,144 @@
+"""Chat templates: the same text as transformers, the sandbox, content forms, and errors that name the message."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radixlm.base.errors import ConfigError, ModelError, RequestError
+from radixlm.frontend.template import ChatTemplate, load_chat_template
+from tests.helpers.vocabularies import byte_level
+
+TURNS = """\
+{% for m in messages %}
+  {%- if m.role == 'system' and not loop.first %}{{ raise_exception('system must come first') }}{% endif %}
+[{{ m.role }}] {{ m.content | trim }}
+  {% if m.tool_calls %}{% for c in m.tool_calls %}CALL {{ c.function.arguments | tojson }}{% endfor %}{% endif %}
+{% endfor %}
+{% if add_generation_prompt %}[assistant]{% endif %}"""
+TOOLS = """{% if tools %}{{ tools | tojson(indent=2) }}{% endif %}
+{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"""
+LOOPS = """{% for m in messages %}{% if m.content == 'skip' %}{% continue %}{% endif %}{{ m.content }}{% endfor %}
+{% generation %}x{{ strftime_now('%Y') }}{% endgeneration %}"""
+PARTS = """{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}
+{% for part in m.content %}({{ part.text }}){% endfor %}{% endif %}{% endfor %}"""
+BARE_TOOLS = "{{ tools[0].parameters.x }}{% for m in messages %}{{ m.content }}{% endfor %}"
+TOOL = {"type": "function", "function": {"name": "get", "description": "<b>&é", "parameters": {"x": 1}}}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
+def template(text: str) -> ChatTemplate:
+    return ChatTemplate({"default": text}, {"bos_token": "<s>"})
+
+
+@pytest.mark.parametrize("text", [TURNS, TOOLS, LOOPS, PARTS])
+@pytest.mark.parametrize("generate", [True, False])
+@pytest.mark.parametrize("tools", [None, [TOOL]])
+def test_renders_what_transformers_renders(text: str, generate: bool, tools: list[dict[str, Any]] | None) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    call = {"function": {"name": "get", "arguments": {"x": "é<"}}, "type": "function", "id": "1"}
+    history = [{"role": "system", "content": " s "}, user("a"), assistant("b", tool_calls=[call]), user("skip")]
+    [expected], _ = render_jinja_template(
+        [history], tools=tools, chat_template=text, add_generation_prompt=generate, bos_token="<s>"
+    )
+    assert template(text).render(history, tools, generate) == expected
+
+
+def test_text_parts_are_joined_or_passed_as_the_template_wants() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert template(TOOLS).render([user(parts)]) == "<s>one two"
+    assert "(one)(two)" in template(PARTS).render([user(parts)])
+
+
+def test_an_assistants_tool_calls_need_no_content_and_their_arguments_become_objects() -> None:
+    call = {"function": {"name": "get", "arguments": '{"x": "é"}'}}
+    history = [
+        user("a"),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "r"},
+    ]
+    assert 'CALL {"x": "é"}' in template(TURNS).render(history)
+    del history[1]["content"]
+    assert 'CALL {"x": "é"}' in template(TURNS).render(history)
+
+
+def test_a_last_assistant_message_is_continued_or_becomes_a_users() -> None:
+    history = [user("a"), assistant("I am")]
+    assert template(TURNS).render(history, continue_final_message=True).endswith("[assistant]I am")
+    assert "[user] I am" in template(TURNS).render(history)
+    assert "[assistant] I am" in template(TURNS).render(history, add_generation_prompt=False)
+    assert "[user] I am" in template(TURNS).render([assistant("I am")])
+
+
+def test_tools_choose_their_own_template_and_form() -> None:
+    two = ChatTemplate({"default": "plain", "tool_use": "with tools"}, {})
+    assert two.render([user("a")]) == "plain"
+    assert two.render([user("a")], [TOOL]) == "with tools"
+    assert template(BARE_TOOLS).render([user("a")], [TOOL]) == "1a"
+
+
+@pytest.mark.parametrize(
+    ("messages", "field"),
+    [
+        ([], "messages"),
+        (["hi"], "messages[0]"),
+        ([user("a"), {"content": "x"}], "messages[1].role"),
+        ([user("a"), user(3)], "messages[1].content"),
+        ([user([{"type": "image_url", "image_url": {}}])], "messages[0].content[0]"),
+        ([user([{"type": "text"}])], "messages[0].content[0].text"),
+        ([user("a"), assistant("", tool_calls=[{}])], "messages[1].tool_calls[0].function"),
+        (
+            [user("a"), assistant("", tool_calls=[{"function": {"name": "f", "arguments": "{"}}])],
+            "messages[1].tool_calls[0].function.arguments",
+        ),
+        ([user("a"), {"role": "system", "content": "late"}], "messages"),
+    ],
+)
+def test_a_malformed_history_is_named(messages: Any, field: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        template(TURNS).render(messages)
+    assert caught.value.field == field
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ raise_exception.__globals__.os }}",
+        "{% for i in range(10**9) %}{% endfor %}",
+        "{{ messages[0].content.nope.nope }}",
+    ],
+)
+def test_what_a_template_may_not_do_is_a_refusal(text: str) -> None:
+    with pytest.raises(RequestError):
+        template(text).render([user("a")])
+
+
+def test_variables_reach_the_template() -> None:
+    assert template("{{ x }}{{ bos_token }}{{ messages | length }}").render([user("a")], x=1, bos_token="b") == "1b1"
+
+
+def test_templates_are_found(tmp_path: Path) -> None:
+    found = load_chat_template(byte_level())
+    assert found is not None and found.render([user("a")]) == "<|user|>a"
+    file = tmp_path / "mine.jinja"
+    file.write_text("mine {{ bos_token }}")
+    mine = load_chat_template(byte_level(), str(file))
+    assert mine is not None and mine.render([user("a")]) == "mine <s>"
+    file.write_text("{% if %}")
+    with pytest.raises(ConfigError, match="line 1"):
+        load_chat_template(byte_level(), str(file))
+    with pytest.raises(ConfigError, match="no such file"):
+        load_chat_template(byte_level(), "chatml")
+    with pytest.raises(ModelError, match="syntax error"):
+        template("{{ ")
