@@ -48,7 +48,7 @@ class Link(Protocol):
     """The tokenizer manager's two-way connection to the scheduler (through the detokenizer, where it is apart)."""
 
     def send(self, message: ToScheduler) -> None:
-        """Queue a message; never blocks."""
+        """Queue a message; never blocks, and drops it when the scheduler is gone."""
 
     async def receive(self) -> FromScheduler:
         """The next message."""
@@ -70,8 +70,13 @@ class Sender:
         _unbounded(self._socket)
         (self._socket.bind if bind else self._socket.connect)(address)
 
-    def send(self, message: Message) -> None:
-        self._socket.send(encode(message), copy=False)
+    def send(self, message: Message) -> bool:
+        """Queue a message; False when the binding end has no peer (it has died), which would block for ever."""
+        try:
+            self._socket.send(encode(message), zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        return True
 
     def close(self, linger_ms: int = 0) -> None:
         self._socket.close(linger=linger_ms)
