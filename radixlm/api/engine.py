@@ -1,10 +1,9 @@
 """Engine: the serving engine inside a Python program, with SGLang's method names. No HTTP; the same processes."""
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -13,15 +12,16 @@ import msgspec
 from radixlm import __version__
 from radixlm.api.runtime import Model, Runtime
 from radixlm.base import log
+from radixlm.base.errors import RequestError
 from radixlm.config.groups import Config
-from radixlm.frontend.choice import ChoiceRequest
-from radixlm.frontend.tokenizer_manager import NoMetrics
+from radixlm.frontend.metrics_hooks import NoMetrics
 from radixlm.protocol import control
+from radixlm.server.answer import answer
+from radixlm.server.generation import Transcript, error_of, merged_updates
+from radixlm.server.native import GenerateBody, expand
 
 T = TypeVar("T")
-Prompt = str | Sequence[str] | None
-Ids = Sequence[int] | Sequence[Sequence[int]] | None
-Params = dict[str, Any] | Sequence[dict[str, Any]] | None
+Answer = dict[str, Any]
 
 
 class Engine:
@@ -35,57 +35,66 @@ class Engine:
 
     def __init__(self, **flags: Any) -> None:
         flags.setdefault("log_level", "error")
-        config = Config.from_flat(flags)
-        log.setup(config.server.log_level)
-        model = Model.find(config)
+        self._config = Config.from_flat(flags)
+        log.setup(self._config.server.log_level)
+        model = Model.find(self._config)
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="radixlm-engine", daemon=True)
         self._thread.start()
-        self._closed = False
-        self._config = config
-        self._runtime = self._wait(self._launch(config, model))
+        try:
+            self._runtime = self._wait(self._launch(model))
+        except BaseException:
+            self._stop_loop()
+            raise
 
-    async def _launch(self, config: Config, model: Model) -> Runtime:
-        runtime = Runtime(config, model, NoMetrics())
+    async def _launch(self, model: Model) -> Runtime:
+        runtime = Runtime(self._config, model, NoMetrics())
         try:
             await runtime.start()
         except BaseException:
             await runtime.stop()
-            self._loop.call_soon(self._loop.stop)
             raise
+        self._watching = asyncio.create_task(self._watch(runtime))
         return runtime
+
+    @staticmethod
+    async def _watch(runtime: Runtime) -> None:
+        runtime.manager.fail(await runtime.watch())
 
     def generate(
         self,
-        prompt: Prompt = None,
-        sampling_params: Params = None,
-        input_ids: Ids = None,
+        prompt: str | Sequence[str] | None = None,
+        sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         stream: bool = False,
         rid: str | Sequence[str] | None = None,
     ) -> Any:
         """Continue one prompt or several.
 
-        Exactly one of `prompt` (text) and `input_ids` is given, single or as a list; `sampling_params` is one dict for
-        all or a list. Returns a dict with `text`, `output_ids` and `meta_info` as /generate does, or a list of them;
-        with `stream` (single prompts only) an iterator of dicts with the text so far. Raises RequestError for a request
-        that cannot be run.
+        Exactly one of `prompt` (text) and `input_ids` is given, single or as a list; `sampling_params` is one mapping
+        for all or a list. Returns what /generate answers: a dict with `text`, `output_ids` and `meta_info`, or a list
+        of them; with `stream` an iterator of such dicts with the text so far (and `index`, where there are several).
+        Raises RequestError for a request that is refused or that the engine could not finish.
         """
-        if not stream:
-            return self._wait(self._generate(prompt, sampling_params, input_ids, rid))
-        return self._iterate(self._stream(prompt, sampling_params, input_ids, rid))
+        requested = _body(prompt, sampling_params, input_ids, stream, rid)
+        if stream:
+            return self._pull(self._steps(requested))
+        return self._wait(self._whole(requested))
 
     async def async_generate(
         self,
-        prompt: Prompt = None,
-        sampling_params: Params = None,
-        input_ids: Ids = None,
+        prompt: str | Sequence[str] | None = None,
+        sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         stream: bool = False,
         rid: str | Sequence[str] | None = None,
     ) -> Any:
-        """`generate` for a running event loop: awaits the result, or with `stream` returns an async iterator."""
-        if not stream:
-            return await asyncio.wrap_future(self._submit(self._generate(prompt, sampling_params, input_ids, rid)))
-        return self._iterate_async(self._stream(prompt, sampling_params, input_ids, rid))
+        """`generate` for a running event loop: the result, or with `stream` an async iterator."""
+        requested = _body(prompt, sampling_params, input_ids, stream, rid)
+        if stream:
+            return self._pull_async(self._steps(requested))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._whole(requested), self._loop))
 
     def flush_cache(self) -> control.FlushCacheReply:
         """Forget all cached prefixes; refused while requests run."""
@@ -109,13 +118,10 @@ class Engine:
 
     def shutdown(self) -> None:
         """End the engine's processes. Harmless when called again."""
-        if self._closed:
-            return
-        self._closed = True
-        self._wait(self._runtime.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        if not self._closed:
+            self._watching.cancel()
+            self._wait(self._runtime.stop())
+            self._stop_loop()
 
     def __enter__(self) -> "Engine":
         return self
@@ -125,38 +131,85 @@ class Engine:
     ) -> None:
         self.shutdown()
 
-    # ---- inside ---------------------------------------------------------------------------------------------------
+    # ---- in the engine's own loop
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+    async def _steps(self, requested: GenerateBody) -> AsyncGenerator[list[Answer], None]:
+        """Answers so far, whenever something is new."""
+        requests, several = expand(requested)
+        choices = await self._runtime.manager.submit_all(requests)
+        transcripts = [Transcript(index, choice) for index, choice in enumerate(choices)]
+        try:
+            async with aclosing(merged_updates(choices)) as updates:
+                async for batch in updates:
+                    shown = []
+                    for index, update in batch:
+                        transcript = transcripts[index]
+                        transcript.take(update)
+                        error = error_of(transcript.reason)
+                        if error is not None:
+                            raise error
+                        one = self._shown(transcript)
+                        shown.append({**one, "index": index} if several else one)
+                    yield shown
+        finally:
+            for choice in choices:
+                choice.abort()
+
+    async def _whole(self, requested: GenerateBody) -> Answer | list[Answer]:
+        last: dict[int, Answer] = {}
+        async with aclosing(self._steps(requested)) as steps:
+            async for batch in steps:
+                for one in batch:
+                    last[one.pop("index", -1)] = one
+        return last[-1] if -1 in last else [last[index] for index in sorted(last)]
+
+    def _shown(self, transcript: Transcript) -> Answer:
+        version = self._config.server.weight_version
+        ids = list(transcript.token_ids)
+        return answer(transcript.choice, transcript.text, ids, transcript.completion_tokens, version)
+
+    # ---- between the caller's threads or loops and the engine's
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._submit(work).result()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _generate(self, prompt: Prompt, params: Params, input_ids: Ids, rid: str | Sequence[str] | None) -> Any:
-        requests, single = _requests(prompt, params, input_ids, rid, stream=False)
-        choices = await self._runtime.manager.submit_all(requests)
-        results = []
-        for choice in choices:
-            text, tokens = "", list[int]()
-            async for update in choice.updates():
-                text += update.text
-                tokens += update.token_ids
-            results.append(native.answer(choice, text, tokens))
-        return results[0] if single else results
-
-    async def _stream(
-        self, prompt: Prompt, params: Params, input_ids: Ids, rid: str | Sequence[str] | None
-    ) -> AsyncIterator[dict[str, Any]]:
-        requests, single = _requests(prompt, params, input_ids, rid, stream=True)
-        if not single:
-            raise ValueError("stream takes a single prompt")
-        choice = (await self._runtime.manager.submit_all(requests))[0]
-        text, tokens = "", list[int]()
+    def _pull(self, steps: AsyncGenerator[list[Answer], None]) -> Iterator[Answer]:
         try:
-            async for update in choice.updates():
-                text += update.text
-                tokens += update.token_ids
-                yield native.answer(choice, text, tokens)
+            while (batch := self._wait(_next(steps))) is not None:
+                yield from batch
         finally:
-            choice.abort()
+            self._wait(_close(steps))
+
+    async def _pull_async(self, steps: AsyncGenerator[list[Answer], None]) -> AsyncIterator[Answer]:
+        def there(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+            return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+        try:
+            while (batch := await there(_next(steps))) is not None:
+                for one in batch:
+                    yield one
+        finally:
+            await there(_close(steps))
+
+    def _stop_loop(self) -> None:
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _next(steps: AsyncGenerator[list[Answer], None]) -> list[Answer] | None:
+    return await anext(steps, None)
+
+
+async def _close(steps: AsyncGenerator[list[Answer], None]) -> None:
+    await steps.aclose()
+
+
+def _body(prompt: Any, sampling_params: Any, input_ids: Any, stream: bool, rid: Any) -> GenerateBody:
+    """The arguments as a /generate body; RequestError names the one of a wrong type."""
+    fields = {"text": prompt, "sampling_params": sampling_params, "input_ids": input_ids, "stream": stream, "rid": rid}
+    try:
+        return msgspec.convert(fields, GenerateBody)
+    except msgspec.ValidationError as error:
+        raise RequestError(str(error)) from None

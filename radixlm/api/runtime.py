@@ -1,7 +1,7 @@
-"""Runtime: one engine with its processes, seen from the process that talks to people. Serves no HTTP and prints nothing.
+"""Runtime: one engine with its processes, seen from the process that talks to people. Serves no HTTP.
 
-The tokenizer manager lives here, in the caller's event loop; the scheduler (and, with cores to spare, the detokenizer) are
-children. Used by the server and by Engine alike.
+The tokenizer manager lives here, in the caller's event loop; the scheduler (and, with cores to spare, the detokenizer)
+are children. Used by the server and by Engine alike.
 """
 
 import asyncio
@@ -17,8 +17,9 @@ from radixlm.config.groups import Config
 from radixlm.engine.child import Child
 from radixlm.engine.spec import ChildSpec
 from radixlm.frontend.detokenizer import Detokenizer
+from radixlm.frontend.metrics_hooks import MetricsHooks
 from radixlm.frontend.template import ChatTemplate, load_chat_template
-from radixlm.frontend.tokenizer_manager import MetricsHooks, TokenizerManager, TokenizerManagerConfig
+from radixlm.frontend.tokenizer_manager import TokenizerManager, TokenizerManagerConfig
 from radixlm.loader.card import load_card
 from radixlm.loader.source import ModelSource, resolve
 from radixlm.loader.tokenizer import Tokenizer, load_tokenizer

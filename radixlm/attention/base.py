@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from radixlm.cache.pools.mha import MHAPool
+from radixlm.kernels.rotary import HeadNorms, rotate_heads
 from radixlm.protocol.arrays import I32
 
 
@@ -66,6 +67,22 @@ class AttentionBackend(ABC):
     def prepare(self, batch: RowBatch) -> Any:
         """Per-step metadata, made once before the layers run; passed to every `forward` as `meta`."""
 
+    def capture(self, batch: RowBatch) -> Any:
+        """Metadata for a graph of decode rows only, whose tensors are static buffers of a fixed number of rows.
+
+        Called once per captured size; `forward` is then captured with it. By default what `prepare` gives, which is
+        right for a backend that reads nothing but the batch's device tensors.
+        """
+        return self.prepare(batch)
+
+    def refresh(self, meta: Any, batch: RowBatch) -> None:  # noqa: B027  (nothing to do is a sound default)
+        """What `capture`'s metadata needs before each replay of its graph, on the current stream; by default nothing.
+
+        `batch`: the static device tensors, now holding this step's rows, and host arrays of the real rows only. The
+        rows of the graph beyond these are padding: start 0, count 1, and a slot whose page table is all null pages, so
+        that they read and write nothing but the null page.
+        """
+
     @abstractmethod
     def forward(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, batch: RowBatch, meta: Any) -> Tensor:
         """Store k, v of the new tokens in the pool, then attend.
@@ -74,6 +91,25 @@ class AttentionBackend(ABC):
         window, if there is one). q: [T, num_heads, head_dim]; k, v: [T, num_kv_heads, head_dim], after rotary.
         Returns [T, num_heads * head_dim] in q's dtype.
         """
+
+    def forward_projected(
+        self,
+        layer: int,
+        qkv: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        norms: HeadNorms | None,
+        scale: float,
+        batch: RowBatch,
+        meta: Any,
+    ) -> Tensor:
+        """`forward` from what the projection gave: normalise queries and keys, if there are norms, and rotate them.
+
+        qkv: [T, num_heads + 2 * num_kv_heads, head_dim], queries first, then keys; cos, sin: as `kernels.rotary.rotary`
+        takes them.
+        """
+        q, k, v = rotate_heads(qkv, self.facts.num_heads, self.facts.num_kv_heads, cos, sin, norms)
+        return self.forward(layer, q, k, v, scale, batch, meta)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class NativeCPU(AttentionBackend):
         return out
 
     def _pieces(self, starts: I32, counts: I32) -> npt.NDArray[np.int32]:
-        """What threads take one at a time, longest first: int32 [N, 5], row, first and last token, first and last key head.
+        """What threads take one at a time, longest first: int32 [N, 5] of row, tokens from..to, key heads from..to.
 
         Short rows go with all their key heads in one piece, since these lie side by side in memory; long ones are cut
         into as many tokens of one key head as a piece may hold. Too few pieces for the threads are cut by head.

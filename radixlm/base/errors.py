@@ -1,4 +1,4 @@
-"""The errors that cross module borders. Each says who is to blame; none of them knows about HTTP bodies or exit codes."""
+"""The errors that cross module borders. Each says who is to blame; none knows about HTTP bodies or exit codes."""
 
 
 class RadixError(Exception):

@@ -1,4 +1,4 @@
-"""Builds what one scheduler process runs: model, KV pool, attention, scheduler, runner. Knows no socket and no process."""
+"""Builds what one scheduler process runs: model, KV pool, attention, scheduler, runner. Knows no socket."""
 
 import dataclasses
 import time
@@ -28,6 +28,7 @@ from radixlm.protocol.plan import HOST, SAMPLE, SlotInit, StepPlan
 from radixlm.protocol.sampling import SamplingParams
 from radixlm.runner.rows import Rows
 from radixlm.runner.runner import Runner
+from radixlm.runner.staging import Staging
 from radixlm.scheduler.limits import SchedulerLimits
 from radixlm.scheduler.scheduler import Scheduler
 
@@ -85,9 +86,7 @@ def assemble(
     pool_size = kv_pool_tokens(resolved, card, loaded.weights_bytes, available_bytes, ELEMENT_BYTES[resolved.kv_dtype])
     resolved = settle(resolved, pool_size)
     page_size = resolved.page_size
-    pool = MHAPool(
-        pool_size.pages, page_size, card.num_layers, card.num_kv_heads, card.head_dim, kv_dtype, device
-    )
+    pool = MHAPool(pool_size.pages, page_size, card.num_layers, card.num_kv_heads, card.head_dim, kv_dtype, device)
     attention, verdicts = _attention(resolved, card, pool)
     limits = SchedulerLimits(
         capacity_tokens=min(resolved.context_len, pool_size.tokens),
@@ -97,7 +96,7 @@ def assemble(
         eos_token_ids=card.eos_token_ids,
     )
     pages_per_slot = -(-resolved.context_len // page_size) + 1
-    rows = Rows(limits.max_running_requests, pages_per_slot, card.vocab_size, device)
+    rows = Rows(limits.max_running_requests, pages_per_slot, card.vocab_size, Staging(device))
     runner = Runner(loaded.model, attention, rows)
     cache = CacheManager(
         pool_size.pages,

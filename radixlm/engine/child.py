@@ -4,6 +4,7 @@ The parent writes one line of JSON to the child's standard input and keeps the p
 leaves as soon as the pipe closes, whatever ended the parent. No pickle, no fork, and no `__main__` guard in user code.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -56,10 +57,8 @@ class Child:
     def end(self, timeout_s: float) -> None:
         """Close its standard input (it leaves by itself), and kill it if it has not within `timeout_s`."""
         if self._process.stdin is not None:
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
-            except BrokenPipeError:
-                pass
         if not self.wait(timeout_s):
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The loop: messages in, one plan, one launch, the due commits, messages out. The one place where scheduler meets runner.
+"""The loop: messages in, one plan, one launch, the due commits, messages out. Here scheduler meets runner.
 
 `run_ahead` is how many launched steps may be uncommitted while the next one is planned: 0 runs strictly in turn, 1 lets
 the host decide step n+1 while the device computes step n. The tokens are the same for every depth.

@@ -12,7 +12,7 @@ from radixlm.protocol.wire import Addresses
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
-    """`config` is Config.to_json(), `directory` that of the sockets; `name`, `path` and `kind` are the model's source."""
+    """`config` is Config.to_json(), `directory` that of the sockets; `name`, `path`, `kind` are the model's source."""
 
     config: str
     name: str

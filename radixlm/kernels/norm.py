@@ -1,8 +1,9 @@
-"""Root-mean-square normalisation, alone and with the residual sum: torch's, and native. Knows tensors only."""
+"""Root-mean-square normalisation, alone and with the residual sum: torch's, native and Triton's. Knows tensors only."""
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from radixlm.kernels import triton
 from radixlm.kernels.native import elementwise as native
 
 
@@ -11,6 +12,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     x: [..., n] in any float dtype; weight: [n] in the same dtype.
     """
+    if x.is_cuda and triton.available():
+        from radixlm.kernels.triton import elementwise as device
+
+        return device.rms_norm(x, weight, eps)
     y = native.rms_norm(x, weight, eps)
     return F.rms_norm(x, weight.shape, weight, eps) if y is None else y
 
@@ -20,6 +25,10 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
 
     x, residual: [T, n]; weight: [n]. Returns a new [T, n]; x is not changed.
     """
+    if x.is_cuda and triton.available():
+        from radixlm.kernels.triton import elementwise as device
+
+        return device.add_rms_norm(x, residual, weight, eps)
     y = native.add_rms_norm(x, residual, weight, eps)
     if y is not None:
         return y

@@ -8,6 +8,9 @@ Maddison et al., arXiv 1411.0030).
 import torch
 from torch import Tensor
 
+from radixlm.kernels import triton
+
+NOT_FINITE = -2  # in place of a token; the value of `protocol.plan.NOT_FINITE`
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
@@ -28,8 +31,9 @@ def _mix(x: Tensor) -> Tensor:
 def exponential_noise(seeds: Tensor, positions: Tensor, columns: Tensor) -> Tensor:
     """Standard exponential noise, float32 [R, C], for int64 seeds [R], positions [R] and columns [C] or [R, C]."""
     stream = _mix(_mix(seeds + _GOLDEN) + positions * _GOLDEN)
-    bits = _shift(_mix(stream[:, None] + columns * _GOLDEN), 40)
-    uniform = (bits.to(torch.float32) + 0.5) * (1.0 / (1 << 24))
+    bits = _shift(_mix(stream[:, None] + columns * _GOLDEN), 41)
+    # 23 bits: the half is still exact in float32, so that no noise is 0, by which a probability of 0 would win.
+    uniform = (bits.to(torch.float32) + 0.5) * (1.0 / (1 << 23))
     return uniform.log_().neg_()
 
 
@@ -80,9 +84,50 @@ def sample(
     return columns.gather(1, best).squeeze(1)
 
 
-def _kept(
-    probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, candidates: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def sample_rows(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    greedy: Tensor,
+) -> Tensor:
+    """One token per row, whatever mixture the rows are: int64 [L] from logits float32 or bfloat16 [L, V].
+
+    The other arguments are [L]: greedy bool, the rest as `sample` takes them. Rows with greedy take the first largest
+    logit. NOT_FINITE stands for a row whose logits hold NaN or +inf. On CUDA nothing is read by the host, and of logits
+    that are exactly equal at the edge of a filter all are kept.
+    """
+    if logits.is_cuda and triton.available():
+        from radixlm.kernels.triton import sampling as device
+
+        return device.sample_rows(logits, temperature, top_k, top_p, min_p, seeds, positions, greedy, NOT_FINITE)
+    return sample_rows_reference(logits, temperature, top_k, top_p, min_p, seeds, positions, greedy)
+
+
+def sample_rows_reference(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    greedy: Tensor,
+) -> Tensor:
+    """`sample_rows` out of `sample`, on any device."""
+    logits = logits.float()
+    highest, first = logits.max(-1)
+    finite = (highest == highest) & (highest < torch.inf)
+    usable = torch.where((finite & (highest > -torch.inf))[:, None], logits, 0.0)
+    drawn = sample(usable, temperature, top_k, top_p, min_p, seeds, positions, logits.shape[1])
+    tokens = torch.where(greedy, first, torch.where(highest > -torch.inf, drawn, 0))
+    return torch.where(finite, tokens, NOT_FINITE)
+
+
+def _kept(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, candidates: int) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities in falling order, their columns, and which are kept: each [R, C] with C as small as is exact."""
     vocab = probs.shape[1]
     width = min(vocab, candidates)

@@ -6,7 +6,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 
 from radixlm import __version__
 from radixlm.api.runtime import Model, Runtime
@@ -20,7 +20,7 @@ from radixlm.server.services import Services
 
 logger = log.get(__name__)
 DRAIN_S = 120.0  # how long running requests may take to end after SIGTERM
-Ready = Callable[[str], Awaitable[bool]]  # called with the server's URL; True ends the server
+Ready = Callable[[str], Coroutine[None, None, bool]]  # called with the server's URL; True ends the server
 
 
 def serve(config: Config, on_ready: Ready | None = None) -> int:

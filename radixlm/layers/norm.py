@@ -13,16 +13,16 @@ class RMSNorm(Layer):
 
     def __init__(self, name: str, size: int, eps: float, place: Placement) -> None:
         self._name = name
-        self._weight = place.empty(size)
+        self.weight = place.empty(size)
         self._eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [..., size]. Returns the same shape and dtype."""
-        return rms_norm(x, self._weight, self._eps)
+        return rms_norm(x, self.weight, self._eps)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """residual += x in place, then the normalised residual. Both [T, size]."""
-        return add_rms_norm(x, residual, self._weight, self._eps)
+        return add_rms_norm(x, residual, self.weight, self._eps)
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:
-        yield Parameter(f"{prefix}{self._name}.weight", self._weight, Shard.NONE, centre=1.0)
+        yield Parameter(f"{prefix}{self._name}.weight", self.weight, Shard.NONE, centre=1.0)

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from radixlm.attention.base import ForwardContext
 from radixlm.config.card import ModelCard
-from radixlm.kernels.rotary import rotary
+from radixlm.kernels.rotary import HeadNorms
 from radixlm.layers.linear import Linear
 from radixlm.layers.norm import RMSNorm
 from radixlm.layers.parameter import Layer, Parameter, Placement, Shard
@@ -27,23 +26,18 @@ class SelfAttention(Layer):
         parts = (("q_proj", q_size), ("k_proj", kv_size), ("v_proj", kv_size))
         self._qkv = Linear(card.hidden_size, parts, qkv_bias, Shard.OUTPUT, place)
         self._out = Linear(q_size, (("o_proj", card.hidden_size),), output_bias, Shard.INPUT, place)
-        self._norms = (
-            tuple(RMSNorm(name, card.head_dim, card.rms_norm_eps, place) for name in ("q_norm", "k_norm"))
-            if qk_norm
-            else ()
-        )
+        self._norms: tuple[RMSNorm, ...] = ()
+        self._head_norms: HeadNorms | None = None
+        if qk_norm:
+            query, key = (RMSNorm(name, card.head_dim, card.rms_norm_eps, place) for name in ("q_norm", "k_norm"))
+            self._norms = (query, key)
+            self._head_norms = HeadNorms(query.weight, key.weight, card.rms_norm_eps)
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, ctx: ForwardContext) -> Tensor:
         """x: [T, hidden_size]; cos, sin: float32 [T, 1, head_dim]. Returns [T, hidden_size]."""
-        heads, rotated = self._heads, self._heads + self._kv_heads
-        qkv = self._qkv(x).view(x.shape[0], rotated + self._kv_heads, self._head_dim)
-        qk = qkv[:, :rotated]
-        if self._norms:
-            q_norm, k_norm = self._norms
-            qk = torch.cat((q_norm(qk[:, :heads]), k_norm(qk[:, heads:])), 1)
-        qk = rotary(qk, cos, sin)
-        attended = ctx.attention.forward(
-            self._index, qk[:, :heads], qk[:, heads:], qkv[:, rotated:], self._scale, ctx.batch, ctx.meta
+        qkv = self._qkv(x).view(x.shape[0], self._heads + 2 * self._kv_heads, self._head_dim)
+        attended = ctx.attention.forward_projected(
+            self._index, qkv, cos, sin, self._head_norms, self._scale, ctx.batch, ctx.meta
         )
         return self._out(attended)
 

@@ -1,4 +1,4 @@
-"""Sockets between the processes of one server: ZMQ over unix sockets in a private directory. Knows addresses, not roles.
+"""Sockets between the processes of one server: ZMQ over unix sockets in a private directory. Knows no role.
 
 One address per direction; the HTTP process binds them all and the others connect:
 `scheduler` (to the scheduler), `detokenizer` (scheduler to detokenizer), `tokenizer` (to the tokenizer manager).

@@ -4,123 +4,110 @@ Host twins (numpy, suffix _host) of the few columns that decide which code runs 
 step never reads the device to know what to do. Knows plans, not requests.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.protocol.arrays import I32
+from radixlm.protocol.arrays import I32, I64
 from radixlm.protocol.plan import SlotInit
+from radixlm.runner.penalties import Penalties
+from radixlm.runner.staging import HostArray, Staging
 
 FIRST_CANDIDATES = 1024  # a nucleus is first sought among this many tokens
 
 
-class Rows:
-    """Tensors over `slots` device rows.
+@dataclass(frozen=True)
+class Parameters:
+    """How some rows sample, gathered: temperature, top_p, min_p float32 [L]; top_k, seeds int64 [L]; greedy bool [L]."""
 
-    last_token int64 [S]; page_table int32 [S, P]; temperature, top_p, min_p, frequency, presence, repetition float32
-    [S]; top_k, seed int64 [S].
+    temperature: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    top_k: Tensor
+    seeds: Tensor
+    greedy: Tensor
+
+
+class Rows:
+    """Tensors over `slots` device rows and one more, `padding_slot`, which nobody owns and whose pages are all null.
+
+    last_token int64 [S + 1]; page_table int32 [S + 1, P]. On the host: greedy_host; candidates_host, 0 where a slot
+    filters nothing; and for the slots that have them stop_ids (int64 ids) and bias (int64 ids, float32 values).
     """
 
-    def __init__(self, slots: int, pages_per_slot: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, slots: int, pages_per_slot: int, vocab_size: int, staging: Staging) -> None:
         self.vocab_size = vocab_size
-        self.device = device
-        self.last_token = torch.zeros(slots, dtype=torch.int64, device=device)
-        self.page_table = torch.zeros(slots, pages_per_slot, dtype=torch.int32, device=device)
-        self.temperature = torch.ones(slots, device=device)
-        self.top_p = torch.ones(slots, device=device)
-        self.min_p = torch.zeros(slots, device=device)
-        self.top_k = torch.full((slots,), vocab_size, dtype=torch.int64, device=device)
-        self.seed = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.staging = staging
+        self.padding_slot = slots
+        device = staging.device
+        self.last_token = torch.zeros(slots + 1, dtype=torch.int64, device=device)
+        self.page_table = torch.zeros(slots + 1, pages_per_slot, dtype=torch.int32, device=device)
+        self._floats = torch.ones(3, slots + 1, device=device)  # temperature, top_p, min_p
+        self._integers = torch.ones(3, slots + 1, dtype=torch.int64, device=device)  # top_k, seed, greedy
         self.greedy_host = np.ones(slots, dtype=np.bool_)
-        self.candidates_host = np.zeros(slots, dtype=np.int32)  # 0: no filter
+        self.candidates_host = np.zeros(slots, dtype=np.int32)
         self.min_new_host = np.zeros(slots, dtype=np.int32)
-        self.stop_ids: dict[int, Tensor] = {}  # only slots with min_new_tokens
-        self.bias: dict[int, tuple[Tensor, Tensor]] = {}  # only slots with logit_bias: ids, values
-        self.penalties = Penalties(vocab_size, device)
+        self.stop_ids: dict[int, I64] = {}
+        self.bias: dict[int, tuple[I64, np.ndarray[tuple[int], np.dtype[np.float32]]]] = {}
+        self.penalties = Penalties(vocab_size, staging)
 
-    def start(self, init: SlotInit) -> None:
-        """Take a request onto a slot, replacing all that an earlier one left there."""
+    def start(self, inits: Sequence[SlotInit]) -> None:
+        """Take requests onto slots, replacing all that earlier ones left there; of several on one slot the last counts."""
+        if not inits:
+            return
+        latest = {init.slot: init for init in inits}
+        floats, integers = [], []
+        for slot, init in latest.items():
+            params = init.params
+            top_k = self.vocab_size if params.top_k < 0 else min(params.top_k, self.vocab_size)
+            floats.append((1.0 if params.greedy else params.temperature, params.top_p, params.min_p))
+            integers.append((top_k, params.seed, params.greedy))
+            filtered = top_k < self.vocab_size or params.top_p < 1.0 or params.min_p > 0.0
+            self.greedy_host[slot] = params.greedy
+            self.candidates_host[slot] = min(top_k, FIRST_CANDIDATES) if filtered else 0
+            self._start_bans_and_bias(init)
+            self.penalties.stop(slot)
+        table = [np.array(list(latest), np.int64), np.array(floats, np.float32).T, np.array(integers, np.int64).T]
+        slots_d, floats_d, integers_d = self.staging.send(table)
+        self._floats.index_copy_(1, slots_d, floats_d)
+        self._integers.index_copy_(1, slots_d, integers_d)
+        for init in latest.values():
+            if init.params.penalized:
+                self.penalties.start(init)
+
+    def parameters(self, slots: Tensor) -> Parameters:
+        """How the rows on `slots` (int64 [L], on the device) sample."""
+        temperature, top_p, min_p = self._floats.index_select(1, slots)
+        top_k, seeds, greedy = self._integers.index_select(1, slots)
+        return Parameters(temperature, top_p, min_p, top_k, seeds, greedy != 0)
+
+    def page_changes(self, updates: I32) -> list[HostArray]:
+        """The plan's page table differences, rows (slot, index, page) in order, for `apply_pages`; empty for none."""
+        if not len(updates):
+            return []
+        index: I64 = updates[:, 0] * np.int64(self.page_table.shape[1]) + updates[:, 1]
+        pages = updates[:, 2]
+        ordered = np.sort(index)
+        if (ordered[1:] == ordered[:-1]).any():  # a parallel scatter has no order: leave the last of each entry only
+            _, from_end = np.unique(index[::-1], return_index=True)
+            keep = len(index) - 1 - from_end
+            index, pages = index[keep], pages[keep]
+        return [index, np.ascontiguousarray(pages)]
+
+    def apply_pages(self, index: Tensor, pages: Tensor) -> None:
+        """Write `page_changes`, now on the device."""
+        self.page_table.view(-1).index_copy_(0, index, pages)
+
+    def _start_bans_and_bias(self, init: SlotInit) -> None:
         slot, params = init.slot, init.params
-        top_k = self.vocab_size if params.top_k < 0 else min(params.top_k, self.vocab_size)
-        self.temperature[slot] = 1.0 if params.greedy else params.temperature
-        self.top_p[slot] = params.top_p
-        self.min_p[slot] = params.min_p
-        self.top_k[slot] = top_k
-        self.seed[slot] = params.seed
-        self.greedy_host[slot] = params.greedy
-        filtered = top_k < self.vocab_size or params.top_p < 1.0 or params.min_p > 0.0
-        self.candidates_host[slot] = min(top_k, FIRST_CANDIDATES) if filtered else 0
         self.min_new_host[slot] = params.min_new_tokens
         self.stop_ids.pop(slot, None)
         self.bias.pop(slot, None)
         if params.min_new_tokens > 0 and init.stop_ids:
-            self.stop_ids[slot] = torch.tensor(init.stop_ids, dtype=torch.int64, device=self.device)
+            self.stop_ids[slot] = np.array(init.stop_ids, np.int64)
         if params.logit_bias:
-            ids = torch.tensor(list(params.logit_bias), dtype=torch.int64, device=self.device)
-            values = torch.tensor(list(params.logit_bias.values()), dtype=torch.float32, device=self.device)
-            self.bias[slot] = (ids, values)
-        self.penalties.stop(slot)
-        if params.penalized:
-            self.penalties.start(init)
-
-    def update_pages(self, updates: I32) -> None:
-        """Apply the plan's page table differences, rows (slot, index, page), in order."""
-        if len(updates):
-            changes = torch.from_numpy(updates.astype(np.int64)).to(self.device)
-            self.page_table[changes[:, 0], changes[:, 1]] = changes[:, 2].to(torch.int32)
-
-
-class Penalties:
-    """Token counts of the slots whose request has penalties, in a table that grows as they come."""
-
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
-        self._vocab_size = vocab_size
-        self._device = device
-        self._index: dict[int, int] = {}  # slot -> row of the table
-        self._free: list[int] = []
-        self.seen = torch.zeros(0, vocab_size, dtype=torch.bool, device=device)
-        self.counts = torch.zeros(0, vocab_size, dtype=torch.int32, device=device)
-        self.factors = torch.zeros(0, 3, device=device)  # repetition, frequency, presence
-
-    def __contains__(self, slot: int) -> bool:
-        return slot in self._index
-
-    def __bool__(self) -> bool:
-        return bool(self._index)
-
-    def start(self, init: SlotInit) -> None:
-        """Count the tokens a request brings: `prompt` for repetition only, `outputs` for all three."""
-        if not self._free:
-            self._grow()
-        row = self._index[init.slot] = self._free.pop()
-        params = init.params
-        self.factors[row] = torch.tensor(
-            [params.repetition_penalty, params.frequency_penalty, params.presence_penalty], device=self._device
-        )
-        outputs = torch.from_numpy(init.outputs.astype(np.int64)).to(self._device)
-        prompt = torch.from_numpy(init.prompt.astype(np.int64)).to(self._device)
-        self.counts[row] = torch.bincount(outputs, minlength=self._vocab_size).to(torch.int32)
-        self.seen[row] = self.counts[row] > 0
-        self.seen[row, prompt] = True
-
-    def stop(self, slot: int) -> None:
-        row = self._index.pop(slot, None)
-        if row is not None:
-            self._free.append(row)
-
-    def rows(self, slots: list[int]) -> Tensor:
-        """Table rows (int64) of slots that have penalties."""
-        return torch.tensor([self._index[slot] for slot in slots], dtype=torch.int64, device=self._device)
-
-    def count(self, rows: Tensor, tokens: Tensor) -> None:
-        """One new output token for each table row; rows are distinct."""
-        self.counts[rows, tokens] += 1
-        self.seen[rows, tokens] = True
-
-    def _grow(self) -> None:
-        old = len(self.seen)
-        new = max(4, old)
-        self.seen = torch.cat([self.seen, self.seen.new_zeros(new, self._vocab_size)])
-        self.counts = torch.cat([self.counts, self.counts.new_zeros(new, self._vocab_size)])
-        self.factors = torch.cat([self.factors, self.factors.new_zeros(new, 3)])
-        self._free += range(old + new - 1, old - 1, -1)
+            ids = np.fromiter(params.logit_bias, np.int64)
+            self.bias[slot] = (ids, np.fromiter(params.logit_bias.values(), np.float32))

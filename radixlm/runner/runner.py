@@ -1,9 +1,11 @@
 """One forward step on a device: applies a plan's differences, runs the model, samples. Knows plans, not requests.
 
-`launch` starts a step and `retire` waits for it; steps are retired in the order they were launched. A step that fails is
-answered with an error result, and the next one may run.
+`launch` starts a step and `retire` waits for it; steps are retired in the order they were launched. On CUDA `launch` waits
+for nothing, and a step's tokens stay on the device for the next one. A step that fails is answered with an error result,
+and the next one may run.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,20 +15,23 @@ from torch import Tensor
 from radixlm.attention.base import AttentionBackend, ForwardContext, RowBatch
 from radixlm.base import log
 from radixlm.models.decoder import Decoder
-from radixlm.protocol.arrays import I32
-from radixlm.protocol.plan import HOST, NOT_SAMPLED, SAMPLE, StepPlan, StepResult
+from radixlm.protocol.plan import NOT_SAMPLED, SAMPLE, StepPlan, StepResult
+from radixlm.runner.forward import kv_index, spans
+from radixlm.runner.graphs import CaptureReport, DecodeGraphs
 from radixlm.runner.rows import Rows
 from radixlm.runner.sampler import next_tokens
+from radixlm.runner.staging import Arrival, HostArray, Landing, packed_bytes
 
 logger = log.get(__name__)
+BLOCK_PAGE_CHANGES = 65_536  # so many page table changes travel in a step's own block
 
 
 @dataclass(frozen=True)
 class StepInFlight:
-    """A launched step. `tokens` int64 [L] on the device: the samples of the rows with SAMPLE, in row order."""
+    """A launched step. `arrival` brings the samples of the rows with SAMPLE, in row order."""
 
     plan: StepPlan
-    tokens: Tensor | None
+    arrival: Arrival | None
     error: str | None = None
 
 
@@ -37,77 +42,127 @@ class Runner:
         self._model = model
         self._attention = attention
         self._rows = rows
-        self._device = rows.device
+        self._device = rows.staging.device
         self._page_size = attention.pool.page_size
+        slots = len(rows.last_token)
+        self._landing = Landing(self._device, slots)
+        self._graphs: DecodeGraphs | None = None
+        self._block: Tensor | None = None
+        if self._device.type == "cuda":
+            size_bytes = 12 * (slots + BLOCK_PAGE_CHANGES)
+            self._block = torch.zeros(size_bytes, dtype=torch.uint8, device=self._device)
+
+    def capture(self, sizes: Sequence[int]) -> CaptureReport:
+        """Capture decode steps of these row counts (ascending); from now on such steps are replayed. CUDA only."""
+        assert self._block is not None
+        self._graphs = DecodeGraphs(self._model, self._attention, self._rows, self._block, sizes)
+        return self._graphs.report
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepInFlight:
         """Start a step. Row state is applied even when the forward pass fails, so that later steps find it."""
-        for init in plan.started:
-            self._rows.start(init)
-        self._rows.update_pages(plan.page_updates)
+        self._rows.start(plan.started)
+        changes = self._rows.page_changes(plan.page_updates)
+        replayed = self._graphs is not None and plan.decode_rows == len(plan.slots) <= self._graphs.most_rows
+        numbers = [self._graphs.numbers(plan)] if self._graphs is not None and replayed else _eager_numbers(plan)
+        sent = self._send(numbers, changes)
         try:
-            return StepInFlight(plan, self._forward(plan))
+            if self._graphs is not None and replayed:
+                tokens: Tensor | None = self._graphs.replay(plan)
+            else:
+                tokens = self._forward(plan, sent)
+            return StepInFlight(plan, self._landing.start(tokens) if tokens is not None else None)
         except (RuntimeError, MemoryError) as error:
+            if isinstance(error, torch.AcceleratorError):
+                raise  # the device is lost to this process: nothing will run on it again
             logger.exception("step %d failed", plan.step)
-            return StepInFlight(plan, None, f"{type(error).__name__}: {error}".splitlines()[0])
+            message = f"{type(error).__name__}: {error}".splitlines()[0]
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()  # outside the handler, whose traceback keeps the step's tensors alive
+        return StepInFlight(plan, None, message)
 
     def retire(self, step: StepInFlight) -> StepResult:
-        """Wait for a step and bring its tokens to the host."""
+        """Wait for a step and take its tokens."""
         plan = step.plan
         tokens = np.full(len(plan.slots), NOT_SAMPLED, np.int32)
-        if step.error is not None:
-            return StepResult(plan.step, tokens, step.error)
-        if step.tokens is not None:
-            tokens[(plan.flags & SAMPLE) != 0] = step.tokens.cpu().numpy()
-        return StepResult(plan.step, tokens)
+        if step.arrival is not None:
+            tokens[(plan.flags & SAMPLE) != 0] = self._landing.wait(step.arrival)
+        return StepResult(plan.step, tokens, step.error)
 
-    def _forward(self, plan: StepPlan) -> Tensor | None:
-        input_ids, batch = self._inputs(plan)
+    def _send(self, numbers: list[HostArray], changes: list[HostArray]) -> list[Tensor]:
+        """Send a step's numbers to the block's start, and apply the page table changes, which go with them if they fit."""
+        staging = self._rows.staging
+        block = self._block
+        if block is not None and packed_bytes([*numbers, *changes]) > len(block):
+            if changes:
+                self._rows.apply_pages(*staging.send(changes))
+            return staging.send(numbers, block if packed_bytes(numbers) <= len(block) else None)
+        sent = staging.send([*numbers, *changes], block)
+        if changes:
+            self._rows.apply_pages(*sent[len(numbers) :])
+        return sent[: len(numbers)]
+
+    def _forward(self, plan: StepPlan, numbers: list[Tensor]) -> Tensor | None:
+        """An eager step: tokens int64 [L] of the sampled rows, or None when there are none."""
+        table, host_ids, last, sampled_slots, sampled_outputs = numbers
+        input_ids, batch = self._inputs(plan, table, host_ids)
         context = ForwardContext(batch, self._attention, self._attention.prepare(batch))
         hidden = self._model.forward(input_ids, context)
-        (sampled,) = np.nonzero(plan.flags & SAMPLE)
-        if not len(sampled):
+        if not len(last):
             return None
-        last = np.cumsum(plan.counts)[sampled] - 1
-        logits = self._model.logits(hidden[self._put(last.astype(np.int64))])
-        return next_tokens(self._rows, logits, plan.slots[sampled], plan.outputs[sampled])
+        if len(last) < len(hidden):
+            hidden = hidden.index_select(0, last)
+        sampled = np.flatnonzero(plan.flags & SAMPLE)
+        slots_host, outputs_host = plan.slots[sampled], plan.outputs[sampled]
+        tokens = [
+            next_tokens(
+                self._rows, self._model.logits(hidden[span]), sampled_slots[span], sampled_outputs[span],
+                slots_host[span], outputs_host[span],
+            )
+            for span in spans(len(hidden))
+        ]  # fmt: skip
+        return tokens[0] if len(tokens) == 1 else torch.cat(tokens)
 
-    def _inputs(self, plan: StepPlan) -> tuple[Tensor, RowBatch]:
-        """Token ids int64 [T] and the batch: host tokens from the plan, the others gathered from the device rows."""
-        slots, starts, counts = plan.slots, plan.starts, plan.counts
-        total = int(counts.sum())
-        ends = np.cumsum(counts)
-        row_of_token = np.repeat(np.arange(len(slots)), counts)
-        positions = np.arange(total) - (ends - counts)[row_of_token] + starts[row_of_token]
-        device = self._put(np.stack([slots, starts, counts]))
-        positions_d = self._put(positions.astype(np.int64))
-        slot_of_token = self._put(slots[row_of_token].astype(np.int64))
-        pages = self._rows.page_table[slot_of_token, positions_d // self._page_size]
-        kv_index = pages.to(torch.int64) * self._page_size + positions_d % self._page_size
+    def _inputs(self, plan: StepPlan, table: Tensor, host_ids: Tensor) -> tuple[Tensor, RowBatch]:
+        """Token ids int64 [T] and the batch. table: int32 [4, R], slots, starts, counts, and start minus first token."""
+        slots, starts, counts, shift = table
+        decode_rows, rows = plan.decode_rows, self._rows
+        if decode_rows == len(plan.slots):
+            token_slots, positions = slots.to(torch.int64), starts.to(torch.int64)
+        else:
+            total = decode_rows + len(plan.tokens)
+            spread = torch.repeat_interleave(torch.stack((slots, shift)), counts, dim=1, output_size=total)
+            token_slots, token_shift = spread.to(torch.int64)
+            positions = torch.arange(total, device=self._device) + token_shift
         batch = RowBatch(
-            slots=device[0],
-            starts=device[1],
-            counts=device[2],
-            positions=positions_d,
-            kv_index=kv_index,
-            page_table=self._rows.page_table,
+            slots=slots,
+            starts=starts,
+            counts=counts,
+            positions=positions,
+            kv_index=kv_index(rows, token_slots, positions, self._page_size),
+            page_table=rows.page_table,
             page_size=self._page_size,
-            decode_rows=plan.decode_rows,
-            slots_host=slots,
-            starts_host=starts,
-            counts_host=counts,
+            decode_rows=decode_rows,
+            slots_host=plan.slots,
+            starts_host=plan.starts,
+            counts_host=plan.counts,
         )
-        return self._token_ids(plan, row_of_token, slot_of_token), batch
+        decoded = rows.last_token.index_select(0, token_slots[:decode_rows]) if decode_rows else None
+        chunks = host_ids.to(torch.int64)
+        if decoded is None:
+            return chunks, batch
+        return (torch.cat((decoded, chunks)) if len(host_ids) else decoded), batch
 
-    def _token_ids(self, plan: StepPlan, row_of_token: "np.ndarray[tuple[int], np.dtype[np.int64]]", slots: Tensor) -> Tensor:
-        from_host = (plan.flags[row_of_token] & HOST) != 0
-        if from_host.all():
-            return self._put(plan.tokens.astype(np.int64))
-        ids = self._rows.last_token[slots]
-        if from_host.any():
-            ids[self._put(np.nonzero(from_host)[0])] = self._put(plan.tokens.astype(np.int64))
-        return ids
 
-    def _put(self, array: "I32 | np.ndarray[tuple[int], np.dtype[np.int64]]") -> Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
+def _eager_numbers(plan: StepPlan) -> list[HostArray]:
+    """What an eager step sends; see `Runner._forward`."""
+    ends = np.cumsum(plan.counts, dtype=np.int32)
+    table = np.stack((plan.slots, plan.starts, plan.counts, plan.starts - ends + plan.counts))
+    sampled = np.flatnonzero(plan.flags & SAMPLE)
+    return [
+        table,
+        np.asarray(plan.tokens),
+        ends[sampled].astype(np.int64) - 1,
+        plan.slots[sampled].astype(np.int64),
+        plan.outputs[sampled],
+    ]

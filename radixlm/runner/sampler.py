@@ -2,100 +2,105 @@
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from radixlm.kernels.sampling import apply_penalties, sample
-from radixlm.protocol.arrays import I32
+from radixlm.kernels.sampling import sample, sample_rows
+from radixlm.protocol.arrays import I32, I64
 from radixlm.protocol.plan import NOT_FINITE
 from radixlm.runner.rows import Rows
+from radixlm.runner.staging import HostArray
 
 
-def next_tokens(rows: Rows, logits: Tensor, slots_host: I32, outputs_host: I32) -> Tensor:
+def next_tokens(
+    rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor, slots_host: I32, outputs_host: I32
+) -> Tensor:
     """Sample one token for each of L rows and remember it in `rows`.
 
-    logits: float32 [L, vocab], changed in place; slots_host: the rows' slots; outputs_host: how many output tokens each
-    had before. Returns int64 [L]; NOT_FINITE where a row's logits hold NaN or +inf (its state is left with token 0).
+    logits: float32 [L, vocab], changed in place. slots: int64 [L]; outputs: [L], how many output tokens each row had
+    before; both also as they are on the host. Returns int64 [L]; NOT_FINITE where a row's logits hold NaN or +inf (its
+    state is left with token 0).
     """
-    slots = torch.from_numpy(slots_host.astype(np.int64)).to(logits.device)
-    finite = _finite(logits)
-    _adjust(rows, logits, slots_host, outputs_host)
-    greedy = rows.greedy_host[slots_host]
-    if greedy.all():
-        tokens = logits.argmax(-1)
+    changed = changes_logits(rows, slots_host, outputs_host)
+    if changed:
+        _adjust(rows, logits, slots_host, outputs_host)
+    if logits.is_cuda:
+        tokens = draw(rows, logits, slots, outputs)
     else:
-        positions = torch.from_numpy(outputs_host.astype(np.int64)).to(logits.device)
-        tokens = torch.empty(len(slots), dtype=torch.int64, device=logits.device)
-        candidates = rows.candidates_host[slots_host]
-        for members in (greedy, ~greedy & (candidates == 0), ~greedy & (candidates > 0)):
-            _fill(tokens, rows, logits, slots, positions, members, greedy, candidates)
-    tokens = torch.where(finite, tokens, 0)
-    rows.last_token[slots] = tokens
-    if rows.penalties:
-        penalized = [i for i, slot in enumerate(slots_host.tolist()) if slot in rows.penalties]
-        if penalized:
-            table = rows.penalties.rows([int(slots_host[i]) for i in penalized])
-            rows.penalties.count(table, tokens[penalized])
-    return torch.where(finite, tokens, NOT_FINITE)
+        tokens = _draw_by_kind(rows, logits, slots, outputs, slots_host)
+    penalized = [i for i, slot in enumerate(slots_host.tolist()) if slot in rows.penalties] if changed else []
+    if penalized:
+        table = rows.penalties.rows(slots_host[penalized].tolist())
+        where, table_d = rows.staging.send([np.array(penalized, np.int64), table])
+        rows.penalties.count(table_d, tokens.index_select(0, where).clamp_(min=0))
+    return tokens
 
 
-def _finite(logits: Tensor) -> Tensor:
-    """Whether each row holds neither NaN nor +inf: bool [L]."""
-    highest = logits.amax(-1)
-    return (highest == highest) & (highest < torch.inf)
+def changes_logits(rows: Rows, slots_host: I32, outputs_host: I32) -> bool:
+    """Whether any row has penalties, a bias, or stop tokens that are still banned; asks the host only."""
+    if rows.stop_ids and _banned(rows, slots_host, outputs_host):
+        return True
+    if not rows.penalties and not rows.bias:
+        return False
+    return any(slot in rows.penalties or slot in rows.bias for slot in slots_host.tolist())
 
 
-def _fill(
-    tokens: Tensor,
-    rows: Rows,
-    logits: Tensor,
-    slots: Tensor,
-    positions: Tensor,
-    members: NDArray[np.bool_],
-    greedy: NDArray[np.bool_],
-    candidates: I32,
-) -> None:
-    """Sample the rows of one kind (greedy, unfiltered, filtered), so that no row pays for another's filter."""
-    (where,) = np.nonzero(members)
-    if not len(where):
-        return
-    index = torch.from_numpy(where).to(logits.device)
-    part = logits if len(where) == len(slots) else logits[index]
-    if greedy[where[0]]:
-        tokens[index] = part.argmax(-1)
-        return
-    s = slots[index]
-    tokens[index] = sample(
-        part,
-        rows.temperature[s],
-        rows.top_k[s],
-        rows.top_p[s],
-        rows.min_p[s],
-        rows.seed[s],
-        positions[index],
-        int(candidates[where].max()),
-    )
+def draw(rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor) -> Tensor:
+    """`next_tokens` where nothing changes the logits; asks the host nothing, so it can be captured in a graph."""
+    p = rows.parameters(slots)
+    tokens = sample_rows(logits, p.temperature, p.top_k, p.top_p, p.min_p, p.seeds, outputs, p.greedy)
+    rows.last_token.index_copy_(0, slots, tokens.clamp(min=0))
+    return tokens
+
+
+def _draw_by_kind(rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor, slots_host: I32) -> Tensor:
+    """`draw` where the host may choose: greedy, unfiltered and filtered rows apart, so that none pays for another's filter."""
+    highest, first = logits.max(-1)
+    greedy, candidates = rows.greedy_host[slots_host], rows.candidates_host[slots_host]
+    tokens = first
+    if not greedy.all():
+        p = rows.parameters(slots)
+        for members in (~greedy & (candidates == 0), ~greedy & (candidates > 0)):
+            (where,) = np.nonzero(members)
+            if len(where):
+                i = torch.from_numpy(where)
+                drawn = sample(
+                    logits[i], p.temperature[i], p.top_k[i], p.top_p[i], p.min_p[i], p.seeds[i], outputs[i],
+                    int(candidates[where].max()),
+                )  # fmt: skip
+                tokens.index_copy_(0, i, drawn)
+    finite = (highest == highest) & (highest < torch.inf)
+    tokens = torch.where(finite, tokens, NOT_FINITE)
+    rows.last_token.index_copy_(0, slots, tokens.clamp(min=0))
+    return tokens
+
+
+def _banned(rows: Rows, slots_host: I32, outputs_host: I32) -> list[int]:
+    """The rows whose stop tokens may not come yet."""
+    early = np.flatnonzero(outputs_host < rows.min_new_host[slots_host])
+    return [i for i in early.tolist() if int(slots_host[i]) in rows.stop_ids]
 
 
 def _adjust(rows: Rows, logits: Tensor, slots_host: I32, outputs_host: I32) -> None:
     """Penalties, logit bias and the ban on stop tokens before min_new_tokens, for the rows that have them."""
     slots = slots_host.tolist()
-    if rows.penalties:
-        some = [i for i, slot in enumerate(slots) if slot in rows.penalties]
-        if some:
-            table = rows.penalties.rows([slots[i] for i in some])
-            part = logits[some]
-            repetition, frequency, presence = rows.penalties.factors[table].unbind(1)
-            seen, counts = rows.penalties.seen[table], rows.penalties.counts[table]
-            apply_penalties(part, seen, counts, repetition, frequency, presence)
-            logits[some] = part
-    if rows.bias:
-        for i, slot in enumerate(slots):
-            if slot in rows.bias:
-                ids, values = rows.bias[slot]
-                logits[i, ids] += values
-    if rows.stop_ids:
-        early = outputs_host < rows.min_new_host[slots_host]
-        for i in np.nonzero(early)[0].tolist():
-            if slots[i] in rows.stop_ids:
-                logits[i, rows.stop_ids[slots[i]]] = -torch.inf
+    vocab = np.int64(logits.shape[1])
+    penalized = [i for i, slot in enumerate(slots) if slot in rows.penalties]
+    biased = [i for i, slot in enumerate(slots) if slot in rows.bias]
+    banned = _banned(rows, slots_host, outputs_host)
+    bias = [rows.bias[slots[i]] for i in biased]
+    nothing: I64 = np.empty(0, np.int64)
+    arrays: list[HostArray] = [
+        np.array(penalized, np.int64),
+        rows.penalties.rows([slots[i] for i in penalized]),
+        np.concatenate([nothing, *(i * vocab + ids for i, (ids, _) in zip(biased, bias, strict=True))]),
+        np.concatenate([np.empty(0, np.float32), *(values for _, values in bias)]),
+        np.concatenate([nothing, *(i * vocab + rows.stop_ids[slots[i]] for i in banned)]),
+    ]
+    where, table, bias_at, bias_values, ban_at = rows.staging.send(arrays)
+    if penalized:
+        rows.penalties.apply(logits, where, table)
+    flat = logits.view(-1)
+    if biased:
+        flat.index_add_(0, bias_at, bias_values)
+    if banned:
+        flat.index_fill_(0, ban_at, -torch.inf)

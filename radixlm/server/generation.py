@@ -104,7 +104,7 @@ def error_of(reason: FinishReason | None) -> RequestError | None:
     return RequestError(reason.message or "The request was aborted", status=reason.status_code)
 
 
-async def _updates(choices: Sequence[Choice]) -> AsyncGenerator[list[tuple[int, Update]], None]:
+async def merged_updates(choices: Sequence[Choice]) -> AsyncGenerator[list[tuple[int, Update]], None]:
     """What is new, as (index, update) lists; updates that come while the consumer is busy are merged."""
     if len(choices) == 1:
         async for update in choices[0].updates():
@@ -151,7 +151,7 @@ async def generate(exchange: Exchange, requests: list[ChoiceRequest], view: View
     choices = await exchange.services.manager.submit_all(requests)
     try:
         transcripts = [Transcript(index, choice) for index, choice in enumerate(choices)]
-        async with aclosing(_updates(choices)) as updates:
+        async with aclosing(merged_updates(choices)) as updates:
             async for batch in updates:
                 for index, update in batch:
                     transcripts[index].take(update)

@@ -106,7 +106,7 @@ def _rids(rid: str | list[str] | None, count: int, batch: bool) -> list[str | No
     return rids
 
 
-def _expand(body: GenerateBody) -> tuple[list[ChoiceRequest], bool]:
+def expand(body: GenerateBody) -> tuple[list[ChoiceRequest], bool]:
     """One request per choice, prompt by prompt, and whether the answer is an array."""
     prompts, batch = _prompts(body)
     count = len(prompts)
@@ -187,7 +187,7 @@ async def handle_generate(exchange: Exchange) -> None:
     raw = await exchange.body()
     REFUSED.check(raw)
     body = decode(raw, _decoder)
-    requests, array = _expand(body)
+    requests, array = expand(body)
     view = NativeView(exchange.services, array, bool(body.return_prompt_token_ids))
     work = generate(exchange, requests, view, bool(body.stream))
     if body.background:

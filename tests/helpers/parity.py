@@ -10,7 +10,7 @@ TIE = 1e-4  # fp32: changed shapes change sums; two logits closer than this may 
 
 @dataclass(frozen=True)
 class Reference:
-    """A prompt and its greedy continuation by transformers in fp32; margins[i] = top logit minus the second at token i."""
+    """A prompt and its greedy continuation by transformers in fp32; margins[i]: token i's logit minus the next best."""
 
     name: str
     prompt_ids: list[int]

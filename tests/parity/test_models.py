@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,56 +12,13 @@ from radixlm.loader.card import load_card
 from radixlm.loader.source import resolve
 from radixlm.loader.weights import load_model
 from radixlm.models.decoder import Decoder
+from tests.helpers.checkpoints import CASES, VOCAB, make_checkpoint
 from tests.helpers.forward import Harness, Row
 
-VOCAB = 160
 PROMPT = torch.randint(0, VOCAB, (41,), generator=torch.Generator().manual_seed(7)).tolist()
 OTHERS = [PROMPT[5:30], PROMPT[::-1], PROMPT[2:5]]
 FP32_BOUND = 1e-4
 CPU = torch.device("cpu")
-
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": 64,
-    "intermediate_size": 112,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "eos_token_id": 3,
-    "initializer_range": 0.1,  # wide enough that the top logits are apart
-}
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-YARN_ROPE = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64}
-
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama2": ("Llama", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
-    "llama3-tied": ("Llama", {"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True, "attention_bias": True}),
-    "llama-mlp-bias": ("Llama", {"mlp_bias": True, "head_dim": 32}),
-    "mistral-window": ("Mistral", {"sliding_window": 11}),
-    "qwen2": ("Qwen2", {}),
-    "qwen2-tied-window": (
-        "Qwen2",
-        {"tie_word_embeddings": True, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0},
-    ),
-    "qwen2-yarn": ("Qwen2", {"rope_parameters": YARN_ROPE}),
-    "qwen3": ("Qwen3", {"head_dim": 32}),
-    "qwen3-tied-linear": (
-        "Qwen3",
-        {
-            "head_dim": 16,
-            "tie_word_embeddings": True,
-            "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
-        },
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -92,17 +48,8 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
 
 @pytest.fixture(scope="module", params=CASES)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    family, options = CASES[request.param]
-    config = getattr(transformers, f"{family}Config")(**(SIZES | options))
-    torch.manual_seed(11)
-    reference = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    with torch.no_grad():
-        # Norms and biases start at one and zero, which would hide their being swapped or dropped; and layers have to
-        # outweigh a tied embedding, or every token would only repeat itself.
-        for weight in reference.model.layers.parameters():
-            weight.mul_(2.0) if weight.dim() > 1 else weight.add_(torch.randn(weight.shape) * 0.2)
     folder = tmp_path_factory.mktemp(request.param)
-    reference.save_pretrained(folder)
+    reference = make_checkpoint(request.param, folder)
     return Pair(reference, folder, load(folder))
 
 

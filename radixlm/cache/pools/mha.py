@@ -7,8 +7,8 @@ from torch import Tensor
 class MHAPool:
     """Keys and values for multi-head and grouped-query attention.
 
-    Pages are numbered 1..num_pages; page 0 is the null page, where padded rows write and nobody reads. Token t of page p
-    lies at index p * page_size + t. `keys[layer]` and `values[layer]` are [(num_pages + 1) * page_size, kv_heads,
+    Pages are numbered 1..num_pages; page 0 is the null page, where padded rows write and nobody reads. Token t of page
+    p lies at index p * page_size + t. `keys[layer]` and `values[layer]` are [(num_pages + 1) * page_size, kv_heads,
     head_dim] in `dtype`. The memory is not initialised, so the operating system hands it out as it is first used.
     """
 

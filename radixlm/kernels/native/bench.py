@@ -1,4 +1,4 @@
-"""Prints what this machine's memory gives and what torch and the native kernels make of it. A program, nothing imports it.
+"""Prints what this machine's memory gives and what torch and the native kernels make of it; nothing imports this.
 
     python -m radixlm.kernels.native.bench [--hidden 576 --intermediate 1536 --q-heads 9 --kv-heads 3 --vocab 49152]
 
@@ -53,6 +53,22 @@ def bandwidth(kernels: Library, budget_s: float) -> float:
     return fastest
 
 
+def linear_works(kernels: Library, out: int, width: int, rows: int, dtype: torch.dtype) -> tuple[list[Work], int]:
+    """torch's, oneDNN's packed and our linear layer over a cycle of different weights, and how many these are."""
+    copies = max(1, CYCLE_BYTES // (out * width * dtype.itemsize))
+    copies = copies if rows <= 16 else min(copies, 4)
+    weights = [torch.randn(out, width).to(dtype) for _ in range(copies)]
+    reordered = [torch.ops.mkldnn._reorder_linear_weight(weight, rows) for weight in weights]
+    packed = [NativeLinear(weight, None, kernels) for weight in weights]
+    x = torch.randn(rows, width).to(dtype)
+    onednn = torch.ops.mkldnn._linear_pointwise
+    return [
+        lambda: [F.linear(x, weight) for weight in weights],
+        lambda: [onednn(x, weight, None, "none", [], "") for weight in reordered],
+        lambda: [layer(x) for layer in packed],
+    ], copies
+
+
 def linear_table(
     kernels: Library, shapes: dict[str, tuple[int, int]], rows: list[int], dtype: torch.dtype, budget_s: float
 ) -> dict[str, float]:
@@ -60,55 +76,48 @@ def linear_table(
     print(f"\nlinear, {dtype}   us per call: torch, oneDNN packed, native | native GB/s of weights, GFLOP/s")
     first: dict[str, float] = {}
     for name, (out, width) in shapes.items():
-        copies = max(1, CYCLE_BYTES // (out * width * dtype.itemsize))
-        weights = [torch.randn(out, width).to(dtype) for _ in range(copies)]
-        packed = [NativeLinear(weight, None, kernels) for weight in weights]
         for count in rows:
-            some = copies if count <= 16 else min(copies, 4)
-            x = torch.randn(count, width).to(dtype)
-            reordered = [torch.ops.mkldnn._reorder_linear_weight(weight, count) for weight in weights[:some]]
-            works: list[Work] = [
-                lambda x=x, n=some: [F.linear(x, weight) for weight in weights[:n]],
-                lambda x=x, r=reordered: [
-                    torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "") for weight in r
-                ],
-                lambda x=x, n=some: [layer(x) for layer in packed[:n]],
-            ]
-            theirs, onednn, ours = (seconds / some for seconds in fastest_s(works, budget_s))
+            works, copies = linear_works(kernels, out, width, count, dtype)
+            theirs, onednn, ours = (seconds / copies for seconds in fastest_s(works, budget_s))
             first.setdefault(name, ours)
-            work = out * width
+            gigabytes, gigaflops = out * width * dtype.itemsize / 1e9, 2 * count * out * width / 1e9
             print(
-                f"{name:8s} {out:6d}x{width:<5d} M={count:<4d} {theirs * 1e6:9.1f} {onednn * 1e6:9.1f} {ours * 1e6:9.1f}"
-                f" | {work * dtype.itemsize / ours / 1e9:6.1f} GB/s {2 * count * work / ours / 1e9:7.1f} GFLOP/s"
+                f"{name:8s} {out:6d}x{width:<5d} M={count:<4d} {theirs * 1e6:9.1f} {onednn * 1e6:9.1f}"
+                f" {ours * 1e6:9.1f} | {gigabytes / ours:6.1f} GB/s {gigaflops / ours:7.1f} GFLOP/s"
             )
     return first
+
+
+def elementwise_works(
+    tokens: int, hidden: int, intermediate: int, heads: int, dtype: torch.dtype
+) -> dict[str, list[Work]]:
+    x, residual = torch.randn(tokens, hidden).to(dtype), torch.zeros(tokens, hidden, dtype=dtype)
+    weight, gate_up = torch.ones(hidden, dtype=dtype), torch.randn(tokens, 2 * intermediate).to(dtype)
+    q, angle = torch.randn(tokens, heads, 64).to(dtype), torch.rand(tokens, 1, 64)
+    return {
+        "rms_norm": [
+            lambda: F.rms_norm(x, weight.shape, weight, 1e-5),
+            lambda: elementwise.rms_norm(x, weight, 1e-5),
+        ],
+        "add_rms_norm": [
+            lambda: F.rms_norm(residual.add_(x), weight.shape, weight, 1e-5),
+            lambda: elementwise.add_rms_norm(x, residual, weight, 1e-5),
+        ],
+        "rotary": [
+            lambda: torch.addcmul(q * angle, q.roll(32, -1), angle).to(dtype),
+            lambda: elementwise.rotary(q, angle, angle),
+        ],
+        "silu_mul": [
+            lambda: F.silu(gate_up[:, :intermediate]).mul_(gate_up[:, intermediate:]),
+            lambda: elementwise.silu_mul(gate_up),
+        ],
+    }
 
 
 def elementwise_table(hidden: int, intermediate: int, heads: int, dtype: torch.dtype, budget_s: float) -> None:
     print(f"\nelementwise, {dtype}   us per call: torch, native")
     for tokens in (1, 16, 512):
-        x, residual = torch.randn(tokens, hidden).to(dtype), torch.zeros(tokens, hidden, dtype=dtype)
-        weight, gate_up = torch.ones(hidden, dtype=dtype), torch.randn(tokens, 2 * intermediate).to(dtype)
-        q, angle = torch.randn(tokens, heads, 64).to(dtype), torch.rand(tokens, 1, 64)
-        pairs: dict[str, tuple[Work, Work]] = {
-            "rms_norm": (
-                lambda x=x, w=weight: F.rms_norm(x, w.shape, w, 1e-5),
-                lambda x=x, w=weight: elementwise.rms_norm(x, w, 1e-5),
-            ),
-            "add_rms_norm": (
-                lambda x=x, r=residual, w=weight: F.rms_norm(r.add_(x), w.shape, w, 1e-5),
-                lambda x=x, r=residual, w=weight: elementwise.add_rms_norm(x, r, w, 1e-5),
-            ),
-            "rotary": (
-                lambda q=q, a=angle: torch.addcmul(q * a, q.roll(32, -1), a).to(q.dtype),
-                lambda q=q, a=angle: elementwise.rotary(q, a, a),
-            ),
-            "silu_mul": (
-                lambda g=gate_up, n=intermediate: F.silu(g[:, :n]).mul_(g[:, n:]),
-                lambda g=gate_up: elementwise.silu_mul(g),
-            ),
-        }
-        for name, works in pairs.items():
+        for name, works in elementwise_works(tokens, hidden, intermediate, heads, dtype).items():
             theirs, ours = fastest_s(works, budget_s / 2, calls=20)
             print(f"{name:12s} T={tokens:<4d} {theirs * 1e6:8.1f} {ours * 1e6:8.1f}")
 

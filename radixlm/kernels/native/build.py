@@ -13,6 +13,10 @@ from pathlib import Path
 
 import torch
 
+from radixlm.base import log
+
+logger = log.get(__name__)
+
 SOURCES = Path(__file__).parent / "src"
 COMPILE = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fopenmp", "-w")
 TIMEOUT_S = 300
@@ -43,6 +47,7 @@ def built_library(target: str = "native") -> Path:
     compile_command = [compiler, f"-march={target}", *COMPILE]
     library = cache_directory() / f"{_fingerprint(flags, compile_command, runtime)}.so"
     if not library.exists():
+        logger.info("compiling the native CPU kernels for this machine (once, a few seconds)")
         try:
             _build(compile_command, runtime, library)
         except OSError as error:

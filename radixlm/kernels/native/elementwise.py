@@ -7,20 +7,19 @@ from radixlm.kernels.native.library import library
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor | None:
-    """`radixlm.kernels.norm.rms_norm` for a CPU x of any shape whose last axis is contiguous and evenly spaced."""
+    """`radixlm.kernels.norm.rms_norm` for a contiguous CPU x, for rows apart, or for a token's neighbouring heads."""
     kernels = library() if x.is_cpu else None
     run = kernels.rms_norm.get(x.dtype) if kernels else None
     if run is None or weight.dtype is not x.dtype or not weight.is_contiguous():
         return None
     n = x.shape[-1]
-    if x.is_contiguous():
-        tokens, row = x.numel() // n, n
-    elif x.dim() == 2 and x.stride(1) == 1:
-        tokens, row = x.shape[0], x.stride(0)
-    else:
-        return None
+    row, heads = n, 1
+    if not x.is_contiguous():
+        if x.dim() not in (2, 3) or x.stride(-1) != 1 or (x.dim() == 3 and x.stride(1) != n):
+            return None
+        row, heads = x.stride(0), x.shape[1] if x.dim() == 3 else 1
     y = torch.empty(x.shape, dtype=x.dtype)
-    run(x.data_ptr(), row, weight.data_ptr(), y.data_ptr(), tokens, n, eps)
+    run(x.data_ptr(), row, heads, weight.data_ptr(), y.data_ptr(), x.numel() // n, n, eps)
     return y
 
 

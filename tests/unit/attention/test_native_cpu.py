@@ -1,4 +1,4 @@
-"""The native attention kernel against dense float64 attention and torch's backend, and its independence of the batch."""
+"""The native attention kernel against dense float64 attention and torch's, and its independence of the batch."""
 
 from dataclasses import dataclass
 

@@ -82,7 +82,7 @@ def test_a_failing_compilation_is_one_line_and_leaves_nothing(tmp_path: Path, mo
     (tmp_path / "bad.cpp").write_text("int main( {\n")
     monkeypatch.setattr(build, "SOURCES", tmp_path)
     monkeypatch.setenv("RADIXLM_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(build.BuildError, match="compilation failed: .*bad.cpp.*error") as failure:
+    with pytest.raises(build.BuildError, match=r"compilation failed: .*bad\.cpp.*error") as failure:
         build.built_library()
     assert "\n" not in str(failure.value)
     assert not list((tmp_path / "cache" / "native").iterdir())

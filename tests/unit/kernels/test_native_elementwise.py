@@ -45,6 +45,9 @@ def test_norm_of_heads_and_of_strided_rows() -> None:
     check(elementwise.rms_norm(x, weight, 1e-6), normed(x, weight, 1e-6), torch.bfloat16)
     rows = random(5, 200, dtype=torch.bfloat16)[:, 10:74]
     check(elementwise.rms_norm(rows, weight, 1e-6), normed(rows, weight, 1e-6), torch.bfloat16)
+    heads = random(5, 7, 64, dtype=torch.bfloat16)[:, 2:5]
+    check(elementwise.rms_norm(heads, weight, 1e-6), normed(heads, weight, 1e-6), torch.bfloat16)
+    assert elementwise.rms_norm(heads[:, ::2], weight, 1e-6) is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

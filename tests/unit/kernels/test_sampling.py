@@ -9,7 +9,14 @@ VOCAB = 500
 ROWS = 20_000
 
 
-def draw(logits: torch.Tensor, top_k: int = VOCAB, top_p: float = 1.0, min_p: float = 0.0, first: int = 64, temperature: float = 1.0) -> torch.Tensor:
+def draw(
+    logits: torch.Tensor,
+    top_k: int = VOCAB,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    first: int = 64,
+    temperature: float = 1.0,
+) -> torch.Tensor:
     """Token frequencies of ROWS rows that share one logits vector."""
     filtered = top_k < VOCAB or top_p < 1 or min_p > 0
     tokens = sample(

@@ -7,7 +7,7 @@ import pytest
 from radixlm.base.errors import RequestError
 from radixlm.frontend.choice import Choice, Update
 from radixlm.protocol.messages import Finished, FinishReason
-from radixlm.server.generation import _updates, check_n, choice_seed, error_of
+from radixlm.server.generation import check_n, choice_seed, error_of, merged_updates
 from radixlm.server.limits import MAX_CHOICES, MAX_N
 
 
@@ -55,7 +55,7 @@ def test_updates_of_many_choices_are_merged_while_the_consumer_is_busy():
         seen = {0: Update(), 1: Update()}
         batches = 0
         choices[0].feed("a", [1], None)
-        async for batch in _updates(choices):
+        async for batch in merged_updates(choices):
             batches += 1
             for index, update in batch:
                 seen[index].text += update.text
@@ -80,7 +80,7 @@ def test_leaving_early_leaves_no_task_behind():
     async def run():
         choices = [choice(0), choice(1), choice(2)]
         choices[1].feed("x", [1], None)
-        updates = _updates(choices)
+        updates = merged_updates(choices)
         await anext(updates)
         await updates.aclose()
         return len(asyncio.all_tasks())

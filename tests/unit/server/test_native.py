@@ -4,15 +4,17 @@ import pytest
 
 from radixlm.base.errors import RequestError
 from radixlm.server.limits import MAX_RID_CHARS
-from radixlm.server.native import GenerateBody, _expand
+from radixlm.server.native import GenerateBody, expand
 
 
-def expand(**fields):
-    return _expand(GenerateBody(**fields))
+def expanded(**fields):
+    return expand(GenerateBody(**fields))
 
 
 def test_a_single_prompt_is_one_request_and_one_object():
-    [request], array = expand(text="hi", rid="r", sampling_params={"max_new_tokens": 3}, cache_salt="s", extra_key="k")
+    [request], array = expanded(
+        text="hi", rid="r", sampling_params={"max_new_tokens": 3}, cache_salt="s", extra_key="k"
+    )
     assert not array
     assert (request.text, request.input_ids, request.rid) == ("hi", None, "r")
     assert request.sampling_params == {"max_new_tokens": 3}
@@ -21,13 +23,13 @@ def test_a_single_prompt_is_one_request_and_one_object():
 
 
 def test_a_list_of_one_is_a_batch():
-    assert expand(text=["hi"])[1]
-    assert expand(input_ids=[[1, 2]])[1]
-    assert not expand(input_ids=[1, 2])[1]
+    assert expanded(text=["hi"])[1]
+    assert expanded(input_ids=[[1, 2]])[1]
+    assert not expanded(input_ids=[1, 2])[1]
 
 
 def test_batches_times_n_are_prompt_major_with_own_ids_and_seeds():
-    requests, array = expand(text=["a", "b"], sampling_params={"n": 2, "sampling_seed": 5}, rid="r")
+    requests, array = expanded(text=["a", "b"], sampling_params={"n": 2, "sampling_seed": 5}, rid="r")
     assert array
     assert [request.text for request in requests] == ["a", "a", "b", "b"]
     assert [request.rid for request in requests] == [None] * 4
@@ -37,7 +39,7 @@ def test_batches_times_n_are_prompt_major_with_own_ids_and_seeds():
 
 
 def test_per_prompt_lists_and_broadcasts():
-    requests, _ = expand(
+    requests, _ = expanded(
         input_ids=[[1], [2]],
         rid="job",
         sampling_params=[{"temperature": 0}, {"temperature": 1}],
@@ -72,9 +74,9 @@ def test_per_prompt_lists_and_broadcasts():
 )
 def test_refusals_name_the_field(fields, field):
     with pytest.raises(RequestError) as error:
-        expand(**fields)
+        expanded(**fields)
     assert error.value.field == field and error.value.status == 400
 
 
 def test_null_n_is_one():
-    assert len(expand(text="a", sampling_params={"n": None})[0]) == 1
+    assert len(expanded(text="a", sampling_params={"n": None})[0]) == 1

@@ -7,7 +7,7 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <limits>
+#include <type_traits>
 
 #include "tile.h"
 #include "transpose.h"
@@ -19,7 +19,7 @@ constexpr int KEY_VECTORS = KEYS / W;
 constexpr int QUERY_ROWS = 96;  // query heads times tokens of one piece of work
 constexpr int MAX_HEAD_DIM = 256;
 constexpr float MASKED = -1e30f, LOWEST = -1e20f;  // a row that has seen no key yet is still above every masked score
-constexpr ptrdiff_t SERIAL_KEYS = 48;
+constexpr ptrdiff_t SERIAL_KEYS = 48;  // below this, waking the other threads costs more than it saves
 
 // What the scores and values are multiplied in: bf16 stays, the other formats become float.
 template <class T>
@@ -309,7 +309,8 @@ void attention(const radixlm_step* s, const TQ* q, const TQ* k, const TQ* v, ptr
   const Piece* pieces = reinterpret_cast<const Piece*>(s->pieces);
   int numbers = shape.kv_heads * shape.head_dim;
   ptrdiff_t next = 0;
-  int threads = s->keys_to_read < SERIAL_KEYS ? 1 : int(std::min<ptrdiff_t>(s->num_pieces, omp_get_max_threads()));
+  int threads = int(std::min<ptrdiff_t>(s->num_pieces, omp_get_max_threads()));
+  if (s->keys_to_read < SERIAL_KEYS || threads < 1) threads = 1;
 #pragma omp parallel num_threads(threads)
   {
     ptrdiff_t n = omp_get_num_threads(), me = omp_get_thread_num();

@@ -74,18 +74,19 @@ void linear(const T* x, ptrdiff_t x_row, const T* packed, const float* bias, T* 
             ptrdiff_t out, ptrdiff_t in) {
   Shape<T> s(out, in);
   ptrdiff_t panel_bytes = LINEAR_PANEL * s.steps * STEP<T> * ptrdiff_t(sizeof(T));
-  ptrdiff_t block = std::max<ptrdiff_t>(64, ROWS_BYTES / (in * ptrdiff_t(sizeof(T))) / 8 * 8);
+  ptrdiff_t most = std::max<ptrdiff_t>(64, ROWS_BYTES / (in * ptrdiff_t(sizeof(T))));
+  ptrdiff_t blocks = std::max<ptrdiff_t>(1, (rows + most - 1) / most), block = (rows + blocks - 1) / blocks;
   int threads = s.panels * panel_bytes < SERIAL_BYTES && rows == 1 ? 1 : omp_get_max_threads();
   ptrdiff_t share = std::max<ptrdiff_t>(1, s.panels / (4 * threads));
   ptrdiff_t chunk = std::clamp<ptrdiff_t>(CHUNK_BYTES / panel_bytes, 1, share);
-  ptrdiff_t chunks = (s.panels + chunk - 1) / chunk, blocks = (rows + block - 1) / block, next = 0;
+  ptrdiff_t chunks = (s.panels + chunk - 1) / chunk, next = 0;
 #pragma omp parallel num_threads(threads)
   for (;;) {
     ptrdiff_t task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
     if (task >= chunks * blocks) break;
-    ptrdiff_t first = task / chunks * block, from = task % chunks * chunk;
+    ptrdiff_t first = task / chunks * block, last = std::min(first + block, rows), from = task % chunks * chunk;
     for (ptrdiff_t panel = from; panel < std::min(from + chunk, s.panels); panel++)
-      panel_rows(s, panel, x, x_row, packed, bias, y, y_row, first, std::min(first + block, rows));
+      panel_rows(s, panel, x, x_row, packed, bias, y, y_row, first, last);
   }
 }
 

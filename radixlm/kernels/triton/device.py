@@ -1,0 +1,24 @@
+"""What tile sizes are chosen by: a device's multiprocessors and shared memory. Knows no kernel."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+
+@dataclass(frozen=True)
+class Device:
+    """multiprocessors; shared_bytes: the most shared memory one program may take; capability: (major, minor)."""
+
+    multiprocessors: int
+    shared_bytes: int
+    capability: tuple[int, int]
+
+
+@cache
+def device_of(device: torch.device) -> Device:
+    """Facts of a CUDA device; for the CPU, where kernels run in Triton's interpreter, those of an H100."""
+    if device.type != "cuda":
+        return Device(132, 232448, (9, 0))
+    facts = torch.cuda.get_device_properties(device)
+    return Device(facts.multi_processor_count, facts.shared_memory_per_block_optin, (facts.major, facts.minor))

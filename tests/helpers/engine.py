@@ -1,0 +1,115 @@
+"""A whole engine in this process: scheduler, runner and loop around a loaded model, without sockets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from radixlm.config.card import ModelCard
+from radixlm.config.facts import HardwareFacts
+from radixlm.config.groups import Config
+from radixlm.config.resolve import resolve
+from radixlm.engine.build import assemble
+from radixlm.engine.loop import Loop
+from radixlm.loader.weights import LoadedModel
+from radixlm.protocol.messages import (
+    AbortReq,
+    BatchTokenIDOutput,
+    CacheNamespace,
+    Finished,
+    FromScheduler,
+    Message,
+    TextOptions,
+    TokenizedGenerateReqInput,
+)
+from radixlm.protocol.sampling import SamplingParams
+
+HOST = HardwareFacts(cores=2, memory_bytes=16 * 2**30, available_bytes=12 * 2**30)
+
+
+@dataclass
+class Output:
+    """What one request got."""
+
+    tokens: list[int] = field(default_factory=list)
+    finished: Finished | None = None
+
+
+class LocalEngine:
+    """An engine on the CPU; `flags` are the server's, and `run_ahead` forces the depth."""
+
+    def __init__(self, loaded: LoadedModel, card: ModelCard, run_ahead: int = 0, **flags: Any) -> None:
+        config = Config.from_flat({"model_path": "test", "device": "cpu", "dtype": "float32", **flags})
+        engine = assemble(resolve(config, HOST, card), card, loaded, HOST.available_bytes, None)
+        self.scheduler = engine.scheduler
+        self.ready = engine.ready
+        self.outputs: dict[int, Output] = {}
+        self._inbox: list[Message] = []
+        self._keys = 0
+        self._loop = Loop(engine.scheduler, engine.runner, self, self._take, run_ahead)
+
+    def drain(self, timeout_s: float = 0.0) -> Sequence[Message]:
+        messages, self._inbox = self._inbox, []
+        return messages
+
+    def submit(self, prompt: Sequence[int], params: SamplingParams, stream: bool = False, salt: str = "") -> int:
+        self._keys += 1
+        self.outputs[self._keys] = Output()
+        self._inbox.append(
+            TokenizedGenerateReqInput(
+                key=self._keys,
+                input_ids=np.asarray(prompt, np.int32),
+                sampling=params,
+                text=TextOptions(),
+                stream=stream,
+                arrival_time=0.0,
+                namespace=CacheNamespace(cache_salt=salt),
+            )
+        )
+        return self._keys
+
+    def abort(self, key: int) -> None:
+        self._inbox.append(AbortReq([key]))
+
+    def turn(self) -> None:
+        """One round of the loop, after which the books must balance."""
+        self._loop.turn()
+        assert self.scheduler.check() == []
+
+    def finish(self) -> None:
+        """Turn until every request has ended."""
+        for _ in range(100_000):
+            if all(output.finished is not None for output in self.outputs.values()):
+                return
+            self.turn()
+        raise AssertionError("requests did not end")
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams], at_once: int = 10_000
+    ) -> list[Output]:
+        """Continue `prompts`, `at_once` of them together; in order."""
+        every = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        results: list[Output] = []
+        for first in range(0, len(prompts), at_once):
+            part = range(first, min(first + at_once, len(prompts)))
+            keys = [self.submit(prompts[i], every[i]) for i in part]
+            self.finish()
+            results += [self.outputs[key] for key in keys]
+        return results
+
+    def _take(self, message: FromScheduler) -> None:
+        if not isinstance(message, BatchTokenIDOutput):
+            return
+        at = 0
+        tokens = message.tokens.tolist()
+        for key, count in zip(message.keys.tolist(), message.counts.tolist(), strict=True):
+            self.outputs[key].tokens += tokens[at : at + count]
+            at += count
+        for finished in message.finished:
+            assert self.outputs[finished.key].finished is None
+            self.outputs[finished.key].finished = finished
+
+
+def greedy(max_new_tokens: int, **changes: Any) -> SamplingParams:
+    return SamplingParams(**{"max_new_tokens": max_new_tokens, "temperature": 0.0, "ignore_eos": True, **changes})
