@@ -66,7 +66,7 @@ class Sender:
     """The pushing end of one direction, for synchronous code."""
 
     def __init__(self, address: str, bind: bool = False) -> None:
-        self._socket = zmq.Context.instance().socket(zmq.PUSH)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PUSH)
         _unbounded(self._socket)
         (self._socket.bind if bind else self._socket.connect)(address)
 
@@ -86,7 +86,7 @@ class Receiver:
     """The pulling end of one direction, for synchronous code."""
 
     def __init__(self, address: str, bind: bool = False) -> None:
-        self._socket = zmq.Context.instance().socket(zmq.PULL)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PULL)
         _unbounded(self._socket)
         (self._socket.bind if bind else self._socket.connect)(address)
 

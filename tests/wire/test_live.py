@@ -1,0 +1,247 @@
+"""The demo model behind a real server: both APIs, hang-ups, aborts, metrics, and an orderly or a violent end."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Iterator
+
+import aiohttp
+import httpx
+import openai
+import psutil
+import pytest
+
+from tests.wire.live import LiveServer, free_port, live_server
+
+pytestmark = pytest.mark.slow
+FRANCE = {"text": "The capital of France is", "sampling_params": {"max_new_tokens": 16, "temperature": 0}}
+ENDLESS = {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    flags = ("--enable-metrics", "--enable-cache-report", "--mem-fraction-static", "0.3", "--host", "127.0.0.1")
+    with live_server("demo", *flags) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def after_check(server: LiveServer) -> Iterator[None]:
+    """After every test: nothing runs or waits, an ordinary request works, and all pages come back with a flush."""
+    yield
+    server.settle()
+    assert server.get("/health").status_code == 200
+    assert server.post("/generate", FRANCE).json()["text"].startswith(" Paris")
+    server.settle()
+    assert server.post("/flush_cache", {}).status_code == 200
+    state = server.internal_state()
+    assert state["kv_available_tokens"] == state["max_total_num_tokens"]
+    assert state["conservation_errors_total"] == 0
+
+
+def test_generate_says_paris(server: LiveServer) -> None:
+    answer = server.post("/generate", FRANCE).json()
+    assert answer["text"].startswith(" Paris")
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 16}
+    assert answer["meta_info"]["completion_tokens"] == len(answer["output_ids"]) == 16
+
+
+def test_streamed_text_is_the_plain_text(server: LiveServer) -> None:
+    plain = server.post("/generate", FRANCE).json()["text"]
+    with httpx.stream("POST", server.url + "/generate", json={**FRANCE, "stream": True}, timeout=60) as response:
+        events = [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    assert json.loads(events[-2])["text"] == plain
+
+
+def test_openai_client_in_both_modes(server: LiveServer) -> None:
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    arguments = {"model": "default", "messages": messages, "max_tokens": 24, "temperature": 0}
+    plain = client.chat.completions.create(**arguments)
+    assert "Paris" in (plain.choices[0].message.content or "")
+    assert plain.usage is not None and plain.usage.completion_tokens > 0
+    chunks = list(client.chat.completions.create(**arguments, stream=True, stream_options={"include_usage": True}))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == plain.choices[0].message.content
+    assert chunks[-1].usage is not None and chunks[-1].usage.prompt_tokens == plain.usage.prompt_tokens
+    cached = chunks[-1].usage.prompt_tokens_details
+    assert cached is not None and cached.cached_tokens is not None
+    assert 16 <= cached.cached_tokens < plain.usage.prompt_tokens
+    completion = client.completions.create(model="default", prompt="The capital of France is", max_tokens=4, seed=1)
+    assert completion.choices[0].finish_reason == "length"
+
+
+def test_seeds_on_every_route(server: LiveServer) -> None:
+    def native(seed: int) -> str:
+        params = {"max_new_tokens": 12, "temperature": 1.0, "sampling_seed": seed}
+        return str(server.post("/generate", {"text": "My favourite food is", "sampling_params": params}).json()["text"])
+
+    def openai_route(seed: int) -> str:
+        body = {"model": "m", "prompt": "My favourite food is", "max_tokens": 12, "temperature": 1, "seed": seed}
+        return str(server.post("/v1/completions", body).json()["choices"][0]["text"])
+
+    assert native(7) == native(7) == openai_route(7)
+    assert len({native(seed) for seed in range(7, 12)}) > 1
+
+
+async def hang_up_some(url: str, streams: int) -> tuple[int, int]:
+    """Open `streams` streams at once and leave every third after a few events: (complete, left)."""
+
+    async def one(session: aiohttp.ClientSession, number: int) -> bool:
+        params = {"max_new_tokens": 20, "temperature": 0, "ignore_eos": True}
+        body = {"text": f"Story number {number} begins", "sampling_params": params, "stream": True}
+        async with session.post(url + "/generate", json=body) as response:
+            assert response.status == 200
+            seen = 0
+            async for line in response.content:
+                seen += line.startswith(b"data: ")
+                if number % 3 == 0 and seen == 4:
+                    return False
+                if line.startswith(b"data: [DONE]"):
+                    return True
+        raise AssertionError("a stream ended without [DONE]")
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(300)) as session:
+        results = await asyncio.gather(*(one(session, number) for number in range(streams)))
+    return sum(results), len(results) - sum(results)
+
+
+def test_200_streams_a_third_of_them_hung_up(server: LiveServer) -> None:
+    assert asyncio.run(hang_up_some(server.url, 200)) == (133, 67)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_hangs_up_frees_its_slot_within_a_second(server: LiveServer, stream: bool) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(server.url + "/generate", json={**ENDLESS, "stream": stream}, timeout=httpx.Timeout(10, read=1.0))
+        with httpx.stream("POST", server.url + "/generate", json={**ENDLESS, "stream": True}, timeout=10) as response:
+            next(response.iter_lines())
+            raise httpx.ReadTimeout("left")
+    left = time.monotonic()
+    while server.internal_state()["num_running_reqs"]:
+        assert time.monotonic() - left < 1.5
+        time.sleep(0.05)
+
+
+def test_abort_by_rid_and_of_all(server: LiveServer) -> None:
+    async def run() -> None:
+        async with aiohttp.ClientSession() as session:
+
+            async def ask(rid: str) -> dict:
+                async with session.post(server.url + "/generate", json={**ENDLESS, "rid": rid}) as response:
+                    assert response.status == 200
+                    return await response.json()
+
+            tasks = [asyncio.create_task(ask(f"r{i}")) for i in range(3)]
+            await asyncio.sleep(1)
+            async with session.post(server.url + "/abort_request", json={"rid": "r1"}) as response:
+                assert response.status == 200
+            first = await asyncio.wait_for(tasks[1], 5)
+            assert first["meta_info"]["finish_reason"]["type"] == "abort"
+            assert not tasks[0].done() and not tasks[2].done()
+            async with session.post(server.url + "/abort_request", json={"abort_all": True}) as response:
+                assert response.status == 200
+            for task in (tasks[0], tasks[2]):
+                assert (await asyncio.wait_for(task, 5))["meta_info"]["finish_reason"]["type"] == "abort"
+
+    asyncio.run(run())
+
+
+def test_metrics_add_up(server: LiveServer) -> None:
+    def value(name: str, labels: str = "") -> float:
+        lines = server.get("/metrics").text.splitlines()
+        return sum(
+            float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"sglang:{name}{{") and labels in line
+        )
+
+    names = (
+        "prompt_tokens_total",
+        "generation_tokens_total",
+        "num_requests_total",
+        "time_to_first_token_seconds_count",
+    )
+    before = {name: value(name) for name in names}
+    usage = [server.post("/generate", FRANCE).json()["meta_info"] for _ in range(5)]
+    body = {**FRANCE, "stream": True}
+    for _ in range(3):
+        httpx.post(server.url + "/generate", json=body, timeout=60)
+    assert server.post("/generate", {"text": "x", "sampling_params": {"top_p": 7}}).status_code == 400
+    time.sleep(1.5)
+    after = {name: value(name) for name in names}
+    gained = {name: after[name] - before[name] for name in names}
+    assert gained["num_requests_total"] == gained["time_to_first_token_seconds_count"] == 8
+    assert gained["prompt_tokens_total"] == 8 * usage[0]["prompt_tokens"]
+    assert gained["generation_tokens_total"] == 8 * 16
+    assert value("num_running_reqs") == value("num_queue_reqs") == 0
+    assert value("max_total_num_tokens") > 0
+
+
+def test_in_batch_sharing_over_http(server: LiveServer) -> None:
+    prefix = "The quick brown fox jumps over the lazy dog. " * 20
+    texts = [f"{prefix} Question {i}:" for i in range(8)]
+    body = {"text": texts, "sampling_params": {"max_new_tokens": 2, "temperature": 0}}
+    cached = [answer["meta_info"]["cached_tokens"] for answer in server.post("/generate", body).json()]
+    assert sorted(cached)[0] == 0
+    assert all(count >= 160 for count in sorted(cached)[1:])
+
+
+# ---- life and death; each with a server of its own, so the fixtures above stay whole ---------------------------------
+
+
+def test_sigterm_drains() -> None:
+    with live_server("demo") as own:
+        with httpx.stream("POST", own.url + "/generate", json={**FRANCE, "stream": True}, timeout=60) as response:
+            lines = response.iter_lines()
+            next(lines)
+            own.process.send_signal(signal.SIGTERM)
+            assert "data: [DONE]" in list(lines)
+        assert own.process.wait(20) == 0
+
+
+@pytest.mark.parametrize("victim", ["scheduler", "server"])
+def test_nothing_survives_a_kill(victim: str) -> None:
+    with live_server("demo") as own:
+        children = own.children()
+        if victim == "scheduler":
+            own.child("scheduler").kill()
+            assert own.process.wait(10) == 1
+            assert "scheduler process" in own.log() and "SIGKILL" in own.log()
+        else:
+            own.process.kill()
+            own.process.wait(5)
+        _, alive = psutil.wait_procs(children, timeout=5)
+        assert not alive
+
+
+def test_a_busy_port_is_named_at_once(server: LiveServer) -> None:
+    own = LiveServer("demo", "--port", str(server.port))
+    assert own.process.wait(20) == 2
+    assert f"--port {server.port} is in use" in own.log()
+    assert "Traceback" not in own.log()
+
+
+def test_too_little_memory_is_one_clear_line() -> None:
+    own = LiveServer("demo", "--mem-fraction-static", "0.001")
+    assert own.process.wait(60) == 1
+    last = own.log().strip().splitlines()[-1]
+    assert "not enough memory" in last and "--mem-fraction-static" in last
+    assert "Traceback" not in own.log()
+
+
+def test_context_longer_than_the_pool_warns_and_refuses_by_the_pool() -> None:
+    with live_server("demo", "--context-length", "4096", "--max-total-tokens", "512") as own:
+        assert "4096" in own.log() and "512" in own.log() and "warning" in own.log().lower()
+        answer = own.post("/generate", {"input_ids": [5] * 1000})
+        assert answer.status_code == 400 and "512" in answer.text
+        assert own.post("/generate", FRANCE).status_code == 200
+
+
+def test_only_the_http_port_listens_beyond_this_host() -> None:
+    with live_server("demo") as own:
+        processes = [psutil.Process(own.process.pid), *own.children()]
+        ports = {c.laddr.port for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+        assert ports == {own.port}
+        assert free_port() not in ports
