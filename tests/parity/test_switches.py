@@ -100,6 +100,7 @@ def demo() -> tuple[LoadedModel, ModelCard]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("chunk", "page", "depth", "at_once"), [(512, 16, 0, 1), (16, 1, 1, 16), (512, 16, 1, 16), (512, 1, 0, 16)]
 )
