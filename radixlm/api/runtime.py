@@ -30,8 +30,8 @@ logger = log.get(__name__)
 FEW_CORES = 4  # up to this many, the detokenizer shares the front process: a busy neighbour slows the model's threads
 WATCH_S = 0.1  # how often the children are looked at
 END_S = 5.0  # how long a child may take to leave by itself
-# OpenMP threads wait for each other in the model's loops. By default they spin for milliseconds, so that on two cores one
-# busy neighbour makes a token 17 times slower (measured); after so short a spin they sleep, and the neighbour costs 1.6.
+# OpenMP threads wait for each other in the model's loops. By default they spin for milliseconds, so that on two cores
+# one busy neighbour makes a token 17 times slower (measured); after so short a spin they sleep, and it is 1.6 times.
 OPENMP_ENV = {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000")}
 
 
