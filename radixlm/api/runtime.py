@@ -72,6 +72,8 @@ class Runtime:
         settings = TokenizerManagerConfig(
             context_len=config.model.context_length or model.card.context_len,
             allow_auto_truncate=config.server.allow_auto_truncate,
+            max_queued_requests=config.server.max_queued_requests,
+            stream_interval=config.server.stream_interval,
         )
         inside = None if apart else Detokenizer(model.tokenizer)
         self.manager = TokenizerManager(settings, model.card, model.tokenizer, self._link, inside, metrics)

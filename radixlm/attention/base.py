@@ -53,6 +53,7 @@ class AttentionBackend(ABC):
     """
 
     name: ClassVar[str]
+    capturable: ClassVar[bool] = True  # whether decode can be captured in a CUDA graph
 
     def __init__(self, facts: AttentionFacts, pool: MHAPool) -> None:
         self.facts = facts
@@ -87,9 +88,9 @@ class AttentionBackend(ABC):
     def forward(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, batch: RowBatch, meta: Any) -> Tensor:
         """Store k, v of the new tokens in the pool, then attend.
 
-        Row r's token at position p sees the pool's tokens at positions 0..p of its own pages (within the sliding
-        window, if there is one). q: [T, num_heads, head_dim]; k, v: [T, num_kv_heads, head_dim], after rotary.
-        Returns [T, num_heads * head_dim] in q's dtype.
+        A step's layers run in order from 0. Row r's token at position p sees the pool's tokens at positions 0..p of its
+        own pages (within the sliding window, if there is one). q: [T, num_heads, head_dim]; k, v: [T, num_kv_heads,
+        head_dim], after rotary. Returns [T, num_heads * head_dim] in q's dtype.
         """
 
     def forward_projected(

@@ -1,24 +1,66 @@
-"""What attention backends of a device share: new keys and values go to the pool first, then attention reads only it."""
+"""What attention backends of a device share: storing before attending, and decode rows apart from chunks."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from radixlm.attention.base import AttentionBackend, RowBatch
 from radixlm.kernels.rotary import HeadNorms, rotate_and_store
 
 
+@dataclass(frozen=True)
+class StepMeta:
+    """The plans for a step's decode rows and for its chunks; None where it has none of them."""
+
+    decode: Any
+    chunks: Any
+
+
 class DeviceAttention(AttentionBackend):
-    """Rotates and stores in one launch, and leaves the attending to `attend`."""
+    """New keys and values go to the pool first, in the launch that rotates them; attention then reads only the pool."""
 
     @abstractmethod
-    def attend(self, layer: int, q: Tensor, scale: float, batch: RowBatch, meta: Any) -> Tensor:
-        """`forward` for tokens whose keys and values already are in the pool. q: [T, num_heads, head_dim]."""
+    def plan_decode(self, batch: RowBatch) -> Any:
+        """Metadata for the decode rows, of which there is at least one."""
 
-    def forward(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, batch: RowBatch, meta: Any) -> Tensor:
+    @abstractmethod
+    def plan_chunks(self, batch: RowBatch) -> Any:
+        """Metadata for the rows after the decode rows, of which there is at least one."""
+
+    @abstractmethod
+    def run_decode(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Any) -> None:
+        """Attend the decode rows. q: [decode rows, num_heads, head_dim]; out: [decode rows, num_heads * head_dim]."""
+
+    @abstractmethod
+    def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Any) -> None:
+        """Attend the chunks. q, out: as in `run_decode`, but of all tokens of the step; decode rows' are left alone."""
+
+    def capture_decode(self, batch: RowBatch) -> Any:
+        """`capture` for the decode rows."""
+        return self.plan_decode(batch)
+
+    def refresh_decode(self, plan: Any, batch: RowBatch) -> None:
+        """`refresh` for what `capture_decode` gave."""
+
+    def prepare(self, batch: RowBatch) -> StepMeta:
+        rows = batch.decode_rows
+        decode = self.plan_decode(batch) if rows else None
+        return StepMeta(decode, self.plan_chunks(batch) if rows < len(batch.slots_host) else None)
+
+    def capture(self, batch: RowBatch) -> StepMeta:
+        return StepMeta(self.capture_decode(batch), None)
+
+    def refresh(self, meta: StepMeta, batch: RowBatch) -> None:
+        self.refresh_decode(meta.decode, batch)
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, batch: RowBatch, meta: StepMeta
+    ) -> Tensor:
         self.pool.write(layer, batch.kv_index, k, v)
-        return self.attend(layer, q, scale, batch, meta)
+        return self._attend(layer, q, scale, batch, meta)
 
     def forward_projected(
         self,
@@ -29,8 +71,19 @@ class DeviceAttention(AttentionBackend):
         norms: HeadNorms | None,
         scale: float,
         batch: RowBatch,
-        meta: Any,
+        meta: StepMeta,
     ) -> Tensor:
         keys, values = self.pool.keys[layer], self.pool.values[layer]
         q = rotate_and_store(qkv, cos, sin, norms, keys, values, batch.kv_index)
-        return self.attend(layer, q, scale, batch, meta)
+        return self._attend(layer, q, scale, batch, meta)
+
+    def _attend(self, layer: int, q: Tensor, scale: float, batch: RowBatch, meta: StepMeta) -> Tensor:
+        out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
+        if meta.chunks is None:
+            self.run_decode(layer, q, out, scale, batch, meta.decode)
+            return out
+        if meta.decode is not None:
+            rows = batch.decode_rows
+            self.run_decode(layer, q[:rows], out[:rows], scale, batch, meta.decode)
+        self.run_chunks(layer, q, out, scale, batch, meta.chunks)
+        return out

@@ -5,7 +5,7 @@ FlashInfer plans a step on the host before its kernels run; its kernels are comp
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,17 +21,9 @@ from radixlm.kernels import triton
 from radixlm.protocol.arrays import I32
 
 HEAD_DIMS = (64, 128, 256)
-WORKSPACE_BYTES = 256 << 20
-OVERREAD_PAGES = 256  # its kernels may prefetch so far behind a row's last page
-
-
-@dataclass(frozen=True)
-class Meta:
-    """What runs the decode rows and what runs the chunks of a step; None for what it has none of."""
-
-    decode_rows: int
-    decode: "Planned | None"
-    chunks: "Planned | None"
+WORKSPACE_BYTES = 128 << 20  # and more for many decode rows
+TILE_ROWS = 16  # query rows per tile of its decode
+OVERREAD_PAGES = 256  # its kernels may prefetch so far behind the last row's pages
 
 
 class FlashInfer(DeviceAttention):
@@ -54,6 +46,8 @@ class FlashInfer(DeviceAttention):
             reasons.append(f"head_dim {facts.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}")
         if facts.num_heads % facts.num_kv_heads:
             reasons.append(f"{facts.num_heads} query heads cannot share {facts.num_kv_heads} key-value heads evenly")
+        if facts.sliding_window is not None:
+            reasons.append("sliding windows are left to our own kernels")
         capability = torch.cuda.get_device_capability(facts.device)
         if capability < (8, 0):
             reasons.append(f"compute capability {capability[0]}.{capability[1]} is below 8.0")
@@ -61,99 +55,106 @@ class FlashInfer(DeviceAttention):
 
     def __init__(self, facts: AttentionFacts, pool: MHAPool) -> None:
         super().__init__(facts, pool)
-        os.environ.setdefault("FLASHINFER_WORKSPACE_BASE", str(_cache_directory()))  # read when it is imported
-        import flashinfer
-
-        self._library = flashinfer
-        device = pool.keys[0].device
-        self._workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        hopper = torch.cuda.get_device_capability(device)[0] == 9
-        chunks = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
-            self._workspace, "NHD", backend="fa3" if hopper else "fa2"
-        )
-        decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(self._workspace, "NHD", use_tensor_cores=True)
-        self._chunks, self._decode = Planned(chunks), Planned(decode)
+        self._library = _library()
+        self._device = pool.keys[0].device
+        self._memory: Tensor | None = None
+        self._decode: Planned | None = None
+        self._chunks: Planned | None = None
         self._graph_pages: Tensor | None = None
 
-    def prepare(self, batch: RowBatch) -> Meta:
+    def plan_decode(self, batch: RowBatch) -> "Planned":
+        if self._decode is None:
+            memory = self._workspace(batch)
+            wrapper = self._library.BatchDecodeWithPagedKVCacheWrapper(memory, "NHD", use_tensor_cores=True)
+            self._decode = Planned(wrapper)
         rows = batch.decode_rows
-        decode = chunks = None
-        if rows:
-            decode = self._decode
-            pages = Pages(batch.starts_host[:rows] + 1, batch.page_size)
-            indices = self._flat(batch, batch.slots[:rows], pages)
-            decode.plan(lambda w: w.plan(pages.ends, indices, pages.last, *self._shape(batch), **self._options()))
-        if rows < len(batch.slots_host):
-            chunks = self._chunks
-            pages = Pages(batch.starts_host[rows:] + batch.counts_host[rows:], batch.page_size)
-            indices = self._flat(batch, batch.slots[rows:], pages)
-            queries = _ends(batch.counts_host[rows:])
-            chunks.plan(
-                lambda w: w.plan(
-                    queries, pages.ends, indices, pages.last, *self._shape(batch), causal=True, **self._options()
-                )
-            )
-        return Meta(rows, decode, chunks)
+        pages = Pages(batch.starts_host[:rows] + 1, batch.page_size)
+        indices = self._flat(batch, batch.slots[:rows], pages)
+        self._plan_rows(self._decode, pages, indices, batch)
+        return self._decode
 
-    def capture(self, batch: RowBatch) -> Meta:
-        rows, device = batch.slots.shape[0], batch.slots.device
+    def plan_chunks(self, batch: RowBatch) -> "Planned":
+        if self._chunks is None:
+            kind = "fa3" if torch.cuda.get_device_capability(self._device)[0] == 9 else "fa2"
+            memory = self._workspace(batch)
+            wrapper = self._library.BatchPrefillWithPagedKVCacheWrapper(memory, "NHD", backend=kind)
+            self._chunks = Planned(wrapper)
+        rows = batch.decode_rows
+        pages = Pages(batch.starts_host[rows:] + batch.counts_host[rows:], batch.page_size)
+        indices = self._flat(batch, batch.slots[rows:], pages)
+        queries = _ends(batch.counts_host[rows:])
+        shape, dtypes = self._shape(batch), self._dtypes()
+        self._chunks.plan(lambda w: w.plan(queries, pages.ends, indices, pages.last, *shape, causal=True, **dtypes))
+        return self._chunks
+
+    def capture_decode(self, batch: RowBatch) -> "Planned":
+        rows = batch.slots.shape[0]
         if self._graph_pages is None:
             # Rows may share pages: their lists together can be longer than the pool.
-            self._graph_pages = torch.zeros(batch.page_table.numel() + OVERREAD_PAGES, dtype=torch.int32, device=device)
-        ends = torch.zeros(rows + 1, dtype=torch.int32, device=device)
+            size = batch.page_table.numel() + OVERREAD_PAGES
+            self._graph_pages = torch.zeros(size, dtype=torch.int32, device=self._device)
+        ends = torch.zeros(rows + 1, dtype=torch.int32, device=self._device)
         wrapper = self._library.BatchDecodeWithPagedKVCacheWrapper(
-            self._workspace,
+            self._workspace(batch),
             "NHD",
             use_cuda_graph=True,
             use_tensor_cores=True,
             paged_kv_indptr_buffer=ends,
             paged_kv_indices_buffer=self._graph_pages,
-            paged_kv_last_page_len_buffer=torch.ones(rows, dtype=torch.int32, device=device),
+            paged_kv_last_page_len_buffer=torch.ones(rows, dtype=torch.int32, device=self._device),
         )
-        meta = Meta(rows, Planned(wrapper, ends), None)
-        self._plan_graph(meta, batch, np.zeros(rows, np.int32))
-        return meta
+        planned = Planned(wrapper, ends)
+        self._plan_graph(planned, batch, np.zeros(rows, np.int32))
+        return planned
 
-    def refresh(self, meta: Meta, batch: RowBatch) -> None:
-        starts = np.zeros(meta.decode_rows, np.int32)
+    def refresh_decode(self, plan: "Planned", batch: RowBatch) -> None:
+        starts = np.zeros(batch.slots.shape[0], np.int32)
         starts[: len(batch.starts_host)] = batch.starts_host
-        self._plan_graph(meta, batch, starts)
+        self._plan_graph(plan, batch, starts)
 
-    def attend(self, layer: int, q: Tensor, scale: float, batch: RowBatch, meta: Meta) -> Tensor:
-        # The scale is part of the plan; a model's is the same for all layers, and the usual one.
+    def run_decode(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: "Planned") -> None:
+        self._run(plan, layer, q, out.view(q.shape), scale, batch)
+
+    def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: "Planned") -> None:
+        rows = batch.decode_rows
+        self._run(plan, layer, q[rows:], out.view(q.shape)[rows:], scale, batch)
+
+    def _run(self, plan: "Planned", layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch) -> None:
         shape = (-1, batch.page_size, self.facts.num_kv_heads, self.facts.head_dim)
         cache = (self.pool.keys[layer].view(shape), self.pool.values[layer].view(shape))
-        out = torch.empty_like(q)
-        rows = meta.decode_rows
-        for planned, span in ((meta.decode, slice(0, rows)), (meta.chunks, slice(rows, None))):
-            if planned is not None:
-                planned.wrapper.run(q[span], cache, q_scale=scale * self.facts.head_dim**0.5, out=out[span])
-        return out.view(q.shape[0], -1)
+        # It was planned with the usual scale, of which q_scale is a multiple.
+        plan.wrapper.run(q, cache, q_scale=scale * self.facts.head_dim**0.5, out=out)
 
-    def _plan_graph(self, meta: Meta, batch: RowBatch, starts: I32) -> None:
-        planned, into = meta.decode, self._graph_pages
-        assert planned is not None and planned.ends is not None and into is not None
+    def _plan_graph(self, planned: "Planned", batch: RowBatch, starts: I32) -> None:
+        into = self._graph_pages
+        assert into is not None and planned.ends is not None
         pages = Pages(starts + 1, batch.page_size)
-        indices = into[: pages.total]
-        planned.plan(lambda w: w.plan(pages.ends, indices, pages.last, *self._shape(batch), **self._options()))
+        self._plan_rows(planned, pages, into[: pages.total], batch)
         _flatten(batch, batch.slots, planned.ends, pages, into)
 
+    def _plan_rows(self, planned: "Planned", pages: "Pages", indices: Tensor, batch: RowBatch) -> None:
+        shape, dtypes = self._shape(batch), self._dtypes()
+        planned.plan(lambda w: w.plan(pages.ends, indices, pages.last, *shape, **dtypes))
+
+    def _workspace(self, batch: RowBatch) -> Tensor:
+        """Where all its wrappers, one after the other, keep pieces of rows; enough for a row on every slot."""
+        if self._memory is None:
+            facts, rows = self.facts, batch.page_table.shape[0]
+            tiles = rows + -(-rows * (facts.num_heads // facts.num_kv_heads) // TILE_ROWS)
+            size = WORKSPACE_BYTES + tiles * TILE_ROWS * facts.num_heads * (facts.head_dim + 1) * 4
+            self._memory = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        return self._memory
+
     def _flat(self, batch: RowBatch, slots: Tensor, pages: "Pages") -> Tensor:
-        into = torch.empty(pages.total + OVERREAD_PAGES, dtype=torch.int32, device=slots.device)
-        _flatten(batch, slots, pages.ends.to(slots.device, non_blocking=True), pages, into)
+        into = torch.empty(pages.total + OVERREAD_PAGES, dtype=torch.int32, device=self._device)
+        _flatten(batch, slots, pages.ends.to(self._device, non_blocking=True), pages, into)
         return into[: pages.total]
 
     def _shape(self, batch: RowBatch) -> tuple[int, int, int, int]:
-        facts = self.facts
-        return facts.num_heads, facts.num_kv_heads, facts.head_dim, batch.page_size
+        return self.facts.num_heads, self.facts.num_kv_heads, self.facts.head_dim, batch.page_size
 
-    def _options(self) -> dict[str, Any]:
-        window = self.facts.sliding_window
-        return {
-            "window_left": -1 if window is None else window - 1,
-            "q_data_type": self.facts.dtype,
-            "kv_data_type": self.pool.keys[0].dtype,
-        }
+    def _dtypes(self) -> dict[str, torch.dtype]:
+        return {"q_data_type": self.facts.dtype, "kv_data_type": self.pool.keys[0].dtype}
 
 
 class Planned:
@@ -182,6 +183,33 @@ class Pages:
         self.longest = int(count.max())
 
 
+def chunks_compiled(facts: AttentionFacts) -> bool:
+    """Whether the kernels for chunks lie ready, in our cache or in FlashInfer's own package of them."""
+    if find_spec("flashinfer_jit_cache") is not None:
+        return True
+    dtype = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(facts.dtype)
+    end = "_sm90" if torch.cuda.get_device_capability(facts.device)[0] == 9 else "False"
+    name = f"batch_prefill_with_kv_cache_dtype_q_{dtype}_*_head_dim_qk_{facts.head_dim}_*_use_swa_False_*{end}"
+    return any(_cache_directory().glob(f".cache/flashinfer/{version('flashinfer-python')}/*/cached_ops/{name}/*.so"))
+
+
+def _library() -> Any:
+    """FlashInfer, told to compile into our cache and to take from there what is compiled, with no compiler at hand."""
+    os.environ.setdefault("FLASHINFER_WORKSPACE_BASE", str(_cache_directory()))  # read when it is imported
+    import flashinfer
+    from flashinfer.jit import env
+
+    if not env.has_flashinfer_jit_cache():
+        env.FLASHINFER_AOT_DIR = env.FLASHINFER_JIT_DIR
+    return flashinfer
+
+
+def _cache_directory() -> Path:
+    """Under which FlashInfer keeps .cache/flashinfer: $RADIXLM_CACHE, else under $XDG_CACHE_HOME or ~/.cache."""
+    own = os.environ.get("RADIXLM_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "radixlm"
+
+
 def _ends(counts: I32) -> Tensor:
     """int32 [R + 1] on the host: 0, then the running sums."""
     return torch.from_numpy(np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32))))
@@ -191,9 +219,3 @@ def _flatten(batch: RowBatch, slots: Tensor, ends: Tensor, pages: Pages, into: T
     from radixlm.kernels.triton.pages import flatten_pages
 
     flatten_pages(batch.page_table, slots, ends, pages.longest, into)
-
-
-def _cache_directory() -> Path:
-    """Under $RADIXLM_CACHE, else under $XDG_CACHE_HOME or ~/.cache."""
-    own = os.environ.get("RADIXLM_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "radixlm"

@@ -6,8 +6,9 @@ from radixlm.base.registry import Registry, Row
 BACKENDS: Registry[type[AttentionBackend]] = Registry(
     "attention backend",
     [
-        Row("flashinfer", "radixlm.attention.flashinfer:FlashInfer", rank=30),
-        Row("triton", "radixlm.attention.triton_paged:TritonPaged", rank=20),
+        Row("mixed", "radixlm.attention.mixed:Mixed", rank=40),
+        Row("triton", "radixlm.attention.triton_paged:TritonPaged", rank=30),
+        Row("flashinfer", "radixlm.attention.flashinfer:FlashInfer", rank=20),
         Row("native_cpu", "radixlm.attention.native_cpu:NativeCPU", rank=10),
         Row("torch_native", "radixlm.attention.torch_native:TorchNative", rank=0),
     ],

@@ -51,6 +51,7 @@ class TorchNative(AttentionBackend):
     """Gathers each row's pages, then torch's scaled_dot_product_attention."""
 
     name: ClassVar[str] = "torch_native"
+    capturable: ClassVar[bool] = False  # its shapes follow the rows' lengths
 
     @classmethod
     def why_not(cls, facts: AttentionFacts) -> list[str]:

@@ -12,24 +12,22 @@ from radixlm.kernels import triton
 
 if TYPE_CHECKING:
     from radixlm.kernels.triton.decode import DecodeScratch
-    from radixlm.kernels.triton.prefill import PrefillTiles
 
 MAX_HEAD_DIM = 256
+MAX_GROUP = 32  # query heads per key head
 
 
 @dataclass(frozen=True)
-class Meta:
-    """slots, starts: int32 [decode rows], views of the batch's own; scratch and tiles: what the two kernels work by."""
+class DecodePlan:
+    """slots, starts: int32 [decode rows], views of the batch's own; scratch: the rows' pieces, cut at layer 0."""
 
-    decode_rows: int
     slots: Tensor
     starts: Tensor
     scratch: "DecodeScratch"
-    tiles: "PrefillTiles | None"
 
 
 class TritonPaged(DeviceAttention):
-    """Decode rows go to the split kernel, chunks to the tiled one."""
+    """Decode rows go to the split kernel, chunks to the tiled one; of a graph's step the host needs to know nothing."""
 
     name: ClassVar[str] = "triton"
 
@@ -44,56 +42,63 @@ class TritonPaged(DeviceAttention):
             reasons.append(f"dtype {facts.dtype} is not float32, bfloat16 or float16")
         if facts.head_dim % 2 or facts.head_dim > MAX_HEAD_DIM:
             reasons.append(f"head_dim {facts.head_dim} is not even and up to {MAX_HEAD_DIM}")
-        if facts.num_heads % facts.num_kv_heads or facts.num_heads // facts.num_kv_heads > 64:
+        if facts.num_heads % facts.num_kv_heads or facts.num_heads // facts.num_kv_heads > MAX_GROUP:
             reasons.append(f"{facts.num_heads} query heads cannot share {facts.num_kv_heads} key-value heads evenly")
         capability = torch.cuda.get_device_capability(facts.device)
         if capability < (8, 0):
             reasons.append(f"compute capability {capability[0]}.{capability[1]} is below 8.0")
         return reasons
 
-    def prepare(self, batch: RowBatch) -> Meta:
+    def plan_decode(self, batch: RowBatch) -> DecodePlan:
         from radixlm.kernels.triton.decode import decode_scratch
-        from radixlm.kernels.triton.prefill import prefill_tiles
 
         facts, rows = self.facts, batch.decode_rows
         device = batch.page_table.device
-        tiles = None
-        if rows < len(batch.slots_host):
-            tiles = prefill_tiles(
-                batch.slots_host[rows:],
-                batch.starts_host[rows:],
-                batch.counts_host[rows:],
-                rows,
-                facts.num_heads // facts.num_kv_heads,
-                facts.head_dim,
-                facts.dtype,
-                device,
-            )
         scratch = decode_scratch(rows, facts.num_heads, facts.num_kv_heads, facts.head_dim, device)
-        return Meta(rows, batch.slots[:rows], batch.starts[:rows], scratch, tiles)
+        return DecodePlan(batch.slots[:rows], batch.starts[:rows], scratch)
 
-    def attend(self, layer: int, q: Tensor, scale: float, batch: RowBatch, meta: Meta) -> Tensor:
-        from radixlm.kernels.triton.decode import paged_decode
+    def plan_chunks(self, batch: RowBatch) -> Tensor:
+        from radixlm.kernels.triton.prefill import prefill_tiles
+
+        facts, rows = self.facts, batch.decode_rows
+        return prefill_tiles(
+            batch.slots_host[rows:],
+            batch.starts_host[rows:],
+            batch.counts_host[rows:],
+            rows,
+            facts.num_heads // facts.num_kv_heads,
+            facts.head_dim,
+            facts.dtype,
+            batch.page_table.device,
+        )
+
+    def run_decode(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: DecodePlan) -> None:
+        from radixlm.kernels.triton.decode import cut_rows, paged_decode
+
+        if layer == 0:  # once a step, and inside the graph if there is one
+            cut_rows(plan.scratch, plan.slots, plan.starts, self.facts.sliding_window)
+        paged_decode(
+            q,
+            self.pool.keys[layer],
+            self.pool.values[layer],
+            batch.page_table,
+            batch.page_size,
+            scale,
+            plan.scratch,
+            out,
+        )
+
+    def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Tensor) -> None:
         from radixlm.kernels.triton.prefill import paged_prefill
 
-        keys, values = self.pool.keys[layer], self.pool.values[layer]
-        window, page_size = self.facts.sliding_window, batch.page_size
-        out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
-        rows = meta.decode_rows
-        if rows:
-            paged_decode(
-                q[:rows],
-                keys,
-                values,
-                meta.slots,
-                meta.starts,
-                batch.page_table,
-                page_size,
-                scale,
-                meta.scratch,
-                window=window,
-                out=out,
-            )
-        if meta.tiles is not None:
-            paged_prefill(q, keys, values, batch.page_table, page_size, scale, meta.tiles, out, window=window)
-        return out
+        paged_prefill(
+            q,
+            self.pool.keys[layer],
+            self.pool.values[layer],
+            batch.page_table,
+            batch.page_size,
+            scale,
+            plan,
+            out,
+            window=self.facts.sliding_window,
+        )

@@ -35,14 +35,20 @@ class PoolSize:
 
 
 def kv_pool_tokens(
-    resolved: Resolved, card: ModelCard, weights_bytes: int, available_bytes: int, kv_element_bytes: int
+    resolved: Resolved,
+    card: ModelCard,
+    weights_bytes: int,
+    available_bytes: int,
+    kv_element_bytes: int,
+    room_bytes: int | None = None,
 ) -> PoolSize:
     """The KV pool that fits beside the weights, in whole pages.
 
     `available_bytes` is what was free before the weights were loaded: device memory on CUDA, RAM on the CPU. Weights
     and pool together take `mem_fraction_static` of it; a default share on the CPU is capped, and grows where a request
-    of full length would not fit otherwise. `--max-total-tokens` replaces the result, with a warning when memory does
-    not allow it. CapacityError, with what would help, when not even a short request fits.
+    of full length would not fit otherwise. `room_bytes` is what was measured to be left beside weights, the largest
+    step and graphs: the pool is never larger, whatever the share. `--max-total-tokens` replaces the result, with a
+    warning when memory does not allow it. CapacityError, with what would help, when not even a short request fits.
     """
     page_size = resolved.page_size
     page_bytes = page_size * card.kv_bytes_per_token(kv_element_bytes)
@@ -57,6 +63,14 @@ def kv_pool_tokens(
         reason = f"{_gib(share_bytes)} of {_gib(available_bytes)} for weights and pool, beyond the default share"
 
     pages = (share_bytes - weights_bytes) // page_bytes - 1  # one page is the null page
+    if room_bytes is not None and room_bytes // page_bytes - 1 < pages:
+        pages = room_bytes // page_bytes - 1
+        reason = f"all that is left beside weights, the largest step and graphs; {reason} were allowed"
+        if pages < short_pages and resolved.config.cache.max_total_tokens is None:
+            raise CapacityError(
+                f"not enough memory: beside weights and the largest step {_gib(max(room_bytes, 0))} are left for the "
+                "KV pool; set a smaller --chunked-prefill-size or --cuda-graph-max-bs-decode, or take a smaller model"
+            )
     forced_tokens = resolved.config.cache.max_total_tokens
     if forced_tokens is not None:
         return _forced_pool(forced_tokens, page_size, page_bytes, max(pages, 0))
@@ -92,6 +106,21 @@ def _too_small(weights_bytes: int, need_bytes: int, share_bytes: int, available_
     )
 
 
+def most_step_tokens(resolved: Resolved) -> int:
+    """The most tokens that one step computes: the scheduler's budget, and what it leaves chunks beside many decodes."""
+    schedule = resolved.config.schedule
+    chunk_tokens = known(schedule.chunked_prefill_size)
+    if chunk_tokens <= 0:  # a prompt is computed whole, whatever else runs
+        return most_running(resolved) + max(schedule.max_prefill_tokens, resolved.context_len)
+    return max(chunk_tokens, most_running(resolved) + chunk_tokens // 4)
+
+
+def most_running(resolved: Resolved) -> int:
+    """The most requests that can run at once, as far as it is known before the pool is."""
+    asked = resolved.config.schedule.max_running_requests
+    return _RUNNING_RANGE[1] if asked is None else asked
+
+
 def settle(resolved: Resolved, pool: PoolSize) -> Resolved:
     """`resolved` with what the pool's size decides: how many requests run at once."""
     decision = _running_limit(resolved, pool)
@@ -111,6 +140,31 @@ def _running_limit(resolved: Resolved, pool: PoolSize) -> Decision | None:
         return None
     reason = f"the KV pool has {pool.tokens:,} tokens" if limit < wish else "follows from KV pool and context length"
     return Decision("max_running_requests", limit, reason)
+
+
+# ---- CUDA graphs ---------------------------------------------------------------------------------------------------
+
+
+def graph_sizes(resolved: Resolved, most_rows: int) -> tuple[int, ...]:
+    """The decode steps to capture, in rows, ascending; the last holds as many of `most_rows` as are to be captured.
+
+    Between two sizes lie at most an eighth of the rows, so that a step padded to the next one wastes no more than that.
+    """
+    if not resolved.decode_graphs:
+        return ()
+    device = resolved.config.device
+    largest = min(known(device.cuda_graph_max_bs_decode), most_rows)
+    if device.cuda_graph_bs_decode is not None:
+        sizes = {min(size, most_rows) for size in device.cuda_graph_bs_decode}
+    elif device.disable_cuda_graph_padding:
+        sizes = set(range(1, largest + 1))
+    else:
+        sizes = {size for size in (1, 2, 4, largest) if size <= largest}
+        size = 8
+        while size < largest:
+            sizes.add(size)
+            size += max(1 << size.bit_length() - 4, 4 if size < 16 else 8)
+    return tuple(sorted(sizes))
 
 
 # ---- the start-up report ------------------------------------------------------------------------------------------

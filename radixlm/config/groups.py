@@ -26,9 +26,11 @@ from radixlm.config.flags import (
     within,
 )
 from radixlm.config.manifest import find_row, unsupported
+from radixlm.config.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
 
 _HIDDEN = "********"
 _BUCKETS = "histogram bucket edges, in seconds"
+_TOKEN_RULE = "`default`, `custom` and the bucket edges, or `tse` MIDDLE BASE COUNT"
 
 
 def _served_name(name: str) -> str | None:
@@ -37,6 +39,14 @@ def _served_name(name: str) -> str | None:
 
 def _not_empty(text: str) -> str | None:
     return None if text else "may not be empty"
+
+
+def _root_path(path: str) -> str | None:
+    return None if not path or (path.startswith("/") and not path.endswith("/")) else "must look like /prefix"
+
+
+def _sizes(sizes: tuple[int, ...]) -> str | None:
+    return None if sizes and min(sizes) >= 1 else "must be positive integers"
 
 
 @dataclass(frozen=True)
@@ -74,11 +84,47 @@ class ServerConfig:
     host: str = flag("127.0.0.1", "address to listen on")
     port: int = flag(30000, "port to listen on; 0 takes any free one", check=within(0, 65535))
     api_key: str | None = flag(None, "bearer token that clients must send", secret=True, check=_not_empty)
+    admin_api_key: str | None = flag(
+        None, "bearer token of the control routes, which then refuse --api-key", secret=True, check=_not_empty
+    )
+    fastapi_root_path: str = flag(
+        "", "path prefix under which a proxy that strips it shows the server", check=_root_path
+    )
+    ssl_keyfile: str | None = flag(None, "TLS private key, PEM; needs --ssl-certfile", check=_not_empty)
+    ssl_certfile: str | None = flag(None, "TLS certificate chain, PEM; needs --ssl-keyfile", check=_not_empty)
+    ssl_ca_certs: str | None = flag(None, "CA certificates, PEM, that clients' certificates are checked against")
+    ssl_keyfile_password: str | None = flag(None, "password of the TLS private key", secret=True)
     served_model_name: str | None = flag(
         None, "model name in requests and answers; the model path when unset", check=_served_name
     )
+    strict_model_name: bool = flag(False, "answer 404 to a request for any other than the served model name")
+    max_queued_requests: int | None = flag(
+        None, "requests that may wait; beyond that new ones are refused with 503", check=at_least(1)
+    )
+    request_timeout: float | None = flag(
+        None, "seconds a request may take, waiting included; then it ends with 503", check=at_least(0.001)
+    )
+    drain_timeout: float = flag(120.0, "seconds that running requests may take to end after SIGTERM", check=at_least(0))
+    stream_interval: int = flag(1, "output tokens between two messages of a stream", check=at_least(1))
+    incremental_streaming_output: bool = flag(False, "streams of /generate have only what is new, not all so far")
+    stream_response_default_include_usage: bool = flag(
+        False, "streams of the OpenAI routes end with usage, asked for or not"
+    )
+    enable_response_store: bool = flag(
+        False, "keep responses of /v1/responses in memory, to retrieve, continue or make them in the background"
+    )
     enable_cache_report: bool = flag(False, "tell cached prompt tokens in usage.prompt_tokens_details")
     chat_template: str | None = flag(None, "Jinja file used in place of the model's chat template")
+    reasoning_parser: str | None = flag(
+        None,
+        "format of the model's thinking, which is split from its answers; `auto` reads the chat template",
+        choices=REASONING_PARSERS,
+    )
+    tool_call_parser: str | None = flag(
+        None,
+        "format of the model's tool calls, which become OpenAI's; `auto` reads the chat template",
+        choices=TOOL_CALL_PARSERS,
+    )
     sampling_defaults: str = flag(
         "model",
         "where unset sampling parameters of chats come from: generation_config.json or OpenAI's values",
@@ -96,11 +142,44 @@ class ServerConfig:
 
 
 @dataclass(frozen=True)
+class RequestLogConfig:
+    """What the logs of requests read."""
+
+    log_requests: bool = flag(False, "log every request and its answer")
+    log_requests_level: int = flag(
+        2,
+        "0: ids and counts; 1: sampling parameters too; 2: texts too, cut short; 3: whole texts",
+        check=within(0, 3),
+    )
+    log_requests_format: str = flag("text", "lines for people or JSON lines", choices=("text", "json"))
+    log_requests_target: tuple[str, ...] | None = flag(
+        None, "`stdout`, or folders that get a file per server; the server's log when unset", many=True
+    )
+    uvicorn_access_log_exclude_prefixes: tuple[str, ...] = flag(
+        (), "paths that begin like this are left out of the access log", many=True
+    )
+
+
+@dataclass(frozen=True)
 class DeviceConfig:
     """What the scheduler process and the runner read."""
 
     device: str = flag("auto", "where the model runs", choices=("auto", "cpu", "cuda"))
     attention_backend: str | None = flag(None, "attention implementation; the best that fits when unset")
+    cuda_graph_backend_decode: str | None = flag(
+        None, "whether decode steps are captured as CUDA graphs", choices=("full", "disabled")
+    )
+    cuda_graph_max_bs_decode: int | None = flag(
+        None, "largest decode step that is captured, in requests; up to all that may run when unset", check=at_least(1)
+    )
+    cuda_graph_bs_decode: tuple[int, ...] | None = flag(
+        None, "the sizes of decode steps to capture, in requests", many=True, check=_sizes
+    )
+    disable_decode_cuda_graph: bool = flag(False, "do not capture decode steps")
+    disable_cuda_graph: bool = flag(False, "capture nothing (deprecated spelling)")
+    disable_cuda_graph_padding: bool = flag(
+        False, "capture every size up to the largest in place of rounding up to the next captured one"
+    )
     random_seed: int | None = flag(
         None, "seed of dummy weights and of requests that bring none; drawn at start when unset", check=at_least(0)
     )
@@ -153,6 +232,12 @@ class ObserveConfig:
     bucket_e2e_request_latency: tuple[float, ...] | None = flag(
         None, f"time of a whole request: {_BUCKETS}", many=True, check=increasing
     )
+    prompt_tokens_buckets: tuple[str, ...] | None = flag(
+        None, f"prompt lengths: {_TOKEN_RULE}", many=True, metavar="WORD"
+    )
+    generation_tokens_buckets: tuple[str, ...] | None = flag(
+        None, f"output lengths: {_TOKEN_RULE}", many=True, metavar="WORD"
+    )
     extra_metric_labels: Mapping[str, str] | None = flag(
         None, "JSON object of labels put on every metric", parse=string_labels, metavar="JSON"
     )
@@ -164,6 +249,7 @@ class Config:
 
     model: ModelConfig = field(metadata={"title": "Model"})
     server: ServerConfig = field(default_factory=ServerConfig, metadata={"title": "Server"})
+    requests: RequestLogConfig = field(default_factory=RequestLogConfig, metadata={"title": "Request logs"})
     device: DeviceConfig = field(default_factory=DeviceConfig, metadata={"title": "Device"})
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig, metadata={"title": "Scheduling"})
     cache: CacheConfig = field(default_factory=CacheConfig, metadata={"title": "KV cache"})

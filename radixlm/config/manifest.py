@@ -1,4 +1,4 @@
-"""Every server flag of SGLang 0.5.22 and what this project makes of it: works, planned or refused.
+"""Every server flag of SGLang 0.5.22 and what this project makes of it: works, planned or refused; and our own flags.
 
 The rows are in manifest.tsv. Knows SGLang's spellings, types and defaults; knows nothing of the groups.
 """

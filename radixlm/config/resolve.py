@@ -24,10 +24,15 @@ CPU_MEMORY_FRACTION = 0.5
 CPU_POOL_REQUESTS = 32  # an unasked-for pool on the CPU holds at most this many requests of full length
 CPU_POOL_TOKENS = 4 * 2**20  # and at most this many tokens
 
-# Device memory in MiB below which a chunk of so many tokens is taken: the values that SGLang 0.5.22 uses.
-_CUDA_CHUNKS = ((20_480, 2048), (61_440, 4096), (163_840, 8192))
-_CUDA_LARGEST_CHUNK = 16_384
+# Device memory in MiB below which a chunk of so many tokens is taken, and for how many rows SGLang reserves graph
+# memory: the values that SGLang 0.5.22 uses.
+_CUDA_SIZES = ((20_480, 2048, 8), (35_840, 4096, 48), (61_440, 4096, 32), (163_840, 8192, 256))
+_CUDA_LARGEST = (16_384, 512)
 _LARGE_DEVICE_MIB = 61_440
+# Device memory in MiB below which decode steps of more rows than this are not captured unasked.
+_GRAPH_ROWS = ((20_480, 128), (61_440, 1024))
+GRAPH_ROWS_WITHOUT_PADDING = 256
+MOST_GRAPH_ROWS = 4096
 _SMALLEST_FRACTION = 0.05
 
 
@@ -75,6 +80,11 @@ class Resolved:
     @property
     def on_cuda(self) -> bool:
         return self.config.device.device == "cuda"
+
+    @property
+    def decode_graphs(self) -> bool:
+        """Whether decode steps are to be captured."""
+        return self.config.device.cuda_graph_backend_decode == "full" and self.on_cuda
 
     @property
     def page_size(self) -> int:
@@ -178,7 +188,7 @@ def _chunk(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[D
     page = state.page_size
     if asked is None and state.on_cuda and facts.gpu is not None:
         memory_mib = facts.gpu.memory_bytes // MIB
-        size = next((chunk for below, chunk in _CUDA_CHUNKS if memory_mib < below), _CUDA_LARGEST_CHUNK)
+        size = _cuda_sizes(facts.gpu)[0]
         yield Decision("chunked_prefill_size", _whole_pages(size, page), f"{memory_mib:,} MiB of device memory")
     elif asked is None:
         reason = "keeps a CPU step short, so that running requests do not wait long"
@@ -189,6 +199,12 @@ def _chunk(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[D
         yield Decision(
             "chunked_prefill_size", _whole_pages(asked, page), f"{asked} is no multiple of the page size {page}"
         )
+
+
+def _cuda_sizes(gpu: GpuFacts) -> tuple[int, int]:
+    """(tokens of a chunk, rows for which graph memory is reserved), by device memory."""
+    memory_mib = gpu.memory_bytes // MIB
+    return next(((chunk, rows) for below, chunk, rows in _CUDA_SIZES if memory_mib < below), _CUDA_LARGEST)
 
 
 def _whole_pages(tokens: int, page_size: int) -> int:
@@ -217,6 +233,33 @@ def _run_ahead(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterat
         yield Decision("run_ahead", 0, "host and model share the same cores")
 
 
+def _graphs(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    device = state.config.device
+    backend = device.cuda_graph_backend_decode
+    if not state.on_cuda or facts.gpu is None:
+        return
+    if backend is None:
+        flags = {
+            "--disable-cuda-graph": device.disable_cuda_graph,
+            "--disable-decode-cuda-graph": device.disable_decode_cuda_graph,
+        }
+        off = next((flag for flag, given in flags.items() if given), None)
+        backend = "full" if off is None else "disabled"
+        yield Decision("cuda_graph_backend_decode", backend, off or "a replayed step costs the host one launch")
+    if backend == "full" and device.cuda_graph_bs_decode is not None:
+        yield Decision("cuda_graph_max_bs_decode", max(device.cuda_graph_bs_decode), "--cuda-graph-bs-decode")
+    elif backend == "full" and device.cuda_graph_max_bs_decode is None:
+        yield _most_graph_rows(facts.gpu, device.disable_cuda_graph_padding)
+
+
+def _most_graph_rows(gpu: GpuFacts, every_size: bool) -> Decision:
+    memory_mib = gpu.memory_bytes // MIB
+    rows = next((rows for below, rows in _GRAPH_ROWS if memory_mib < below), MOST_GRAPH_ROWS)
+    if every_size and rows > GRAPH_ROWS_WITHOUT_PADDING:
+        return Decision("cuda_graph_max_bs_decode", GRAPH_ROWS_WITHOUT_PADDING, "every size is captured")
+    return Decision("cuda_graph_max_bs_decode", rows, f"{memory_mib:,} MiB of device memory")
+
+
 def _memory(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
     if state.config.cache.mem_fraction_static is not None:
         return
@@ -231,12 +274,14 @@ def _memory(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[
 
 
 def _cuda_fraction(state: Resolved, gpu: GpuFacts) -> Decision:
-    """SGLang 0.5.22's formula for one GPU without graphs: what is left after activations and a reserve, in MiB."""
+    """SGLang 0.5.22's formula for one GPU: what is left after activations, a reserve and decode graphs, in MiB."""
     schedule = state.config.schedule
     chunk_tokens = known(schedule.chunked_prefill_size)
     step_tokens = max(chunk_tokens if chunk_tokens > 0 else schedule.max_prefill_tokens, 2048)
     memory_mib = gpu.memory_bytes / MIB
     reserved_mib = 512 + 1.5 * step_tokens + 1024 / 8
+    if state.decode_graphs:
+        reserved_mib += 2 * _cuda_sizes(gpu)[1]
     if memory_mib > _LARGE_DEVICE_MIB:
         reserved_mib = max(reserved_mib, 10_240)
     fraction = max(round((memory_mib - reserved_mib) / memory_mib, 3), _SMALLEST_FRACTION)
@@ -261,6 +306,7 @@ RULES: tuple[Rule, ...] = (
     _prefill_cap,
     _running,
     _run_ahead,
+    _graphs,
     _memory,
     _kv_dtype,
 )

@@ -1,10 +1,12 @@
 """Builds what one scheduler process runs: model, KV pool, attention, scheduler, runner. Knows no socket."""
 
 import dataclasses
+import gc
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
 import psutil
 import torch
 
@@ -14,18 +16,25 @@ from radixlm.base import log
 from radixlm.base.registry import Verdict
 from radixlm.cache.manager import CacheManager
 from radixlm.cache.pools.mha import MHAPool
-from radixlm.config.capacity import ELEMENT_BYTES, PoolSize, budget_report, kv_pool_tokens, settle
+from radixlm.config.capacity import (
+    ELEMENT_BYTES,
+    GIB,
+    PoolSize,
+    budget_report,
+    graph_sizes,
+    kv_pool_tokens,
+    settle,
+)
 from radixlm.config.card import ModelCard
 from radixlm.config.facts import GpuFacts, HardwareFacts, probe_host
 from radixlm.config.groups import Config
 from radixlm.config.resolve import Resolved, known, resolve
+from radixlm.engine.trial import measure_room, null_step, run_null_step
 from radixlm.loader.source import ModelSource
 from radixlm.loader.tokenizer import load_tokenizer
 from radixlm.loader.weights import LoadedModel, load_model
-from radixlm.protocol.arrays import empty_i32
 from radixlm.protocol.messages import SchedulerReady
-from radixlm.protocol.plan import HOST, SAMPLE, SlotInit, StepPlan
-from radixlm.protocol.sampling import SamplingParams
+from radixlm.runner.graphs import CaptureReport
 from radixlm.runner.rows import Rows
 from radixlm.runner.runner import Runner
 from radixlm.runner.staging import Staging
@@ -52,6 +61,8 @@ def probe(device: str) -> HardwareFacts:
         return facts
     properties = torch.cuda.get_device_properties(0)
     available_bytes, _ = torch.cuda.mem_get_info(0)
+    if properties.is_integrated:  # one memory for both, of which the driver counts what the host could still reclaim
+        available_bytes = min(available_bytes, facts.available_bytes)
     gpu = GpuFacts(
         properties.name,
         properties.total_memory,
@@ -74,7 +85,10 @@ def build(config: Config, source: ModelSource, card: ModelCard) -> Engine:
     loaded = load_model(source, card, dtype, device, config.model.load_format)
     logger.info("weights loaded in %.1f s", loaded.seconds)
     token_bytes = load_tokenizer(source, config.model.tokenizer_path).token_bytes(card.vocab_size)
-    return assemble(resolved, card, loaded, available_bytes, token_bytes)
+    engine = assemble(resolved, card, loaded, available_bytes, token_bytes)
+    gc.collect()
+    gc.freeze()  # what stands now stays: a full collection in the midst of a step would look at all of it in vain
+    return engine
 
 
 def assemble(
@@ -83,21 +97,36 @@ def assemble(
     """Put pool, attention, rows, runner and scheduler around a loaded model; `available_bytes` was free before it."""
     device = torch.device(resolved.config.device.device)
     kv_dtype = getattr(torch, resolved.kv_dtype)
-    pool_size = kv_pool_tokens(resolved, card, loaded.weights_bytes, available_bytes, ELEMENT_BYTES[resolved.kv_dtype])
+    attention, verdicts = _attention(resolved, card)
+    pages_per_slot = -(-resolved.context_len // resolved.page_size) + 1
+    room = None
+    if device.type == "cuda":
+        room = measure_room(resolved, card, loaded.model, attention, kv_dtype, pages_per_slot)
+    pool_size = kv_pool_tokens(
+        resolved,
+        card,
+        loaded.weights_bytes,
+        available_bytes,
+        ELEMENT_BYTES[resolved.kv_dtype],
+        None if room is None else room.bytes,
+    )
     resolved = settle(resolved, pool_size)
     page_size = resolved.page_size
     pool = MHAPool(pool_size.pages, page_size, card.num_layers, card.num_kv_heads, card.head_dim, kv_dtype, device)
-    attention, verdicts = _attention(resolved, card, pool)
+    backend = attention(pool)
+    most_running = known(resolved.config.schedule.max_running_requests)
+    rows = Rows(most_running, pages_per_slot, card.vocab_size, Staging(device))
+    runner = Runner(loaded.model, backend, rows)
+    sizes = graph_sizes(resolved, most_running)
+    graphs = runner.capture(sizes) if sizes and runner.capturable else None
     limits = SchedulerLimits(
         capacity_tokens=min(resolved.context_len, pool_size.tokens),
         context_len=resolved.context_len,
-        max_running_requests=known(resolved.config.schedule.max_running_requests),
+        max_running_requests=most_running,
         vocab_size=card.vocab_size,
         eos_token_ids=card.eos_token_ids,
+        decode_graphs=graphs is not None,
     )
-    pages_per_slot = -(-resolved.context_len // page_size) + 1
-    rows = Rows(limits.max_running_requests, pages_per_slot, card.vocab_size, Staging(device))
-    runner = Runner(loaded.model, attention, rows)
     cache = CacheManager(
         pool_size.pages,
         page_size,
@@ -107,12 +136,27 @@ def assemble(
     scheduler = Scheduler(resolved.config.schedule, cache, limits, token_bytes)
     warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner)
     report = budget_report(resolved, pool_size, loaded.weights_bytes, available_bytes, _free_bytes(device))
-    report.insert(-1, f"attention: {attention.name} ({_explain(verdicts)})")
-    ready = _ready(resolved, pool_size, limits, report, loaded, attention.name, warm_up_s)
+    report.insert(-1, f"attention: {backend.name} ({_explain(verdicts)})")
+    if room is not None:
+        measured = f"page tables and largest step: {room.step_bytes / GIB:.2f} GiB, decode graphs: "
+        report.insert(-1, f"{measured}{room.graphs_bytes / GIB:.2f} GiB, as measured before the pool was sized")
+        report.insert(-1, f"decode graphs: {_graphs_line(resolved, backend, graphs)}")
+    ready = _ready(resolved, pool_size, limits, report, loaded, backend.name, warm_up_s, graphs)
     return Engine(scheduler, runner, resolved.run_ahead, ready)
 
 
-def _attention(resolved: Resolved, card: ModelCard, pool: MHAPool) -> tuple[AttentionBackend, list[Verdict]]:
+def _graphs_line(resolved: Resolved, backend: AttentionBackend, graphs: CaptureReport | None) -> str:
+    if graphs is not None:
+        sizes = graphs.sizes
+        return f"{len(sizes)} sizes up to {sizes[-1]} rows, {graphs.seconds:.1f} s, {graphs.bytes / GIB:.2f} GiB"
+    decision = resolved.decision("cuda_graph_backend_decode")
+    if not backend.capturable:
+        return f"none ({backend.name} cannot be captured)"
+    return f"none ({decision.reason if decision is not None else 'as asked'})"
+
+
+def _attention(resolved: Resolved, card: ModelCard) -> tuple[Callable[[MHAPool], AttentionBackend], list[Verdict]]:
+    """What makes the chosen backend around a pool, and why it was chosen."""
     facts = AttentionFacts(
         device=resolved.config.device.device,
         dtype=getattr(torch, resolved.config.model.dtype),
@@ -123,7 +167,7 @@ def _attention(resolved: Resolved, card: ModelCard, pool: MHAPool) -> tuple[Atte
         sliding_window=card.sliding_window,
     )
     backend, verdicts = BACKENDS.choose(resolved.config.device.attention_backend, lambda kind: kind.why_not(facts))
-    return backend(facts, pool), verdicts
+    return partial(backend, facts), verdicts
 
 
 def _explain(verdicts: list[Verdict]) -> str:
@@ -132,24 +176,10 @@ def _explain(verdicts: list[Verdict]) -> str:
 
 
 def _warm_up(runner: Runner) -> float:
-    """One token through the whole path, on the null page, so that the first request pays for nothing; seconds taken."""
+    """A chunk and a decode step through the whole path, so that the first request pays for nothing; seconds taken."""
     began = time.monotonic()
-    one, zero = np.ones(1, np.int32), np.zeros(1, np.int32)
-    plan = StepPlan(
-        step=0,
-        decode_rows=0,
-        slots=zero,
-        starts=zero,
-        counts=one,
-        flags=np.full(1, SAMPLE | HOST, np.int32),
-        outputs=zero,
-        tokens=zero,
-        page_updates=np.zeros((0, 3), np.int32),
-        started=[SlotInit(0, SamplingParams(temperature=0.0), (), empty_i32(), empty_i32())],
-    )
-    result = runner.retire(runner.launch(plan))
-    if result.error is not None:
-        raise RuntimeError(f"the model does not run: {result.error}")
+    run_null_step(runner, null_step([1], 0))
+    run_null_step(runner, null_step([1], 1))
     return time.monotonic() - began
 
 
@@ -167,9 +197,10 @@ def _ready(
     loaded: LoadedModel,
     attention: str,
     warm_up_s: float,
+    graphs: CaptureReport | None,
 ) -> SchedulerReady:
     decided: dict[str, str | int | float | bool | None] = {d.name: d.value for d in resolved.decisions}
-    facts = {
+    facts: dict[str, str | int | float | bool | None] = {
         **decided,
         "attention_backend": attention,
         "weights_bytes": loaded.weights_bytes,
@@ -178,6 +209,10 @@ def _ready(
         "load_weight_s": round(loaded.seconds, 3),
         "warm_up_s": round(warm_up_s, 3),
     }
+    if graphs is not None:
+        facts["decode_cuda_graph_max_bs"] = graphs.sizes[-1]
+        facts["decode_cuda_graph_memory_gb"] = round(graphs.bytes / GIB, 3)
+        facts["decode_cuda_graph_s"] = round(graphs.seconds, 3)
     return SchedulerReady(
         capacity_tokens=limits.capacity_tokens,
         max_total_num_tokens=pool_size.tokens,

@@ -18,6 +18,8 @@ class Controls:
         self._scheduler = scheduler
         self._handlers: dict[str, Callable[[msgspec.Struct, float], msgspec.Struct]] = {
             "flush_cache": self._flush_cache,
+            "pause_generation": self._pause_generation,
+            "continue_generation": self._continue_generation,
             "internal_state": self._internal_state,
         }
 
@@ -37,6 +39,16 @@ class Controls:
 
     def _flush_cache(self, _: msgspec.Struct, now: float) -> msgspec.Struct:
         return self._scheduler.flush_cache(now)
+
+    def _pause_generation(self, request: msgspec.Struct, now: float) -> msgspec.Struct:
+        assert isinstance(request, control.PauseReq)
+        if request.mode != "abort":
+            self._scheduler.pause(retract=request.mode == "retract")
+        return control.DoneReply("Generation paused successfully.")
+
+    def _continue_generation(self, _: msgspec.Struct, now: float) -> msgspec.Struct:
+        self._scheduler.resume()
+        return control.DoneReply("Generation continued successfully.")
 
     def _internal_state(self, _: msgspec.Struct, now: float) -> msgspec.Struct:
         stats = msgspec.to_builtins(self._scheduler.stats(now))

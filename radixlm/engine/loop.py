@@ -67,7 +67,7 @@ class Loop:
 
     def turn(self) -> None:
         """One round. Blocks up to PULSE_S when there is nothing to do."""
-        idle = self._scheduler.idle and not self._in_flight
+        idle = self._scheduler.resting and not self._in_flight
         events = self._receive(PULSE_S if idle else 0.0)
         plan = self._scheduler.plan(events, time.time())
         if plan is not None:

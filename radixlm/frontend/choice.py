@@ -44,6 +44,7 @@ class Choice:
         prompt_ids: the prompt's tokens. started: known from the first update on.
         created: arrival time, Unix seconds. weight_version: of the weights that answered.
         truncated_tokens: how many tokens --allow-auto-truncate took off the prompt.
+        interval: so many tokens are waited for before the consumer is woken, but for the first and the last ones.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class Choice:
         self.finished_at: float | None = None
         self.truncated_tokens = 0
         self.weight_version = "default"
+        self.interval = 1
         self._abort = abort
         self._pending = Update()
+        self._taken = False
         self._event = asyncio.Event()
 
     def feed(self, text: str, token_ids: list[int], finished: Finished | None) -> None:
@@ -70,12 +73,14 @@ class Choice:
         pending.token_ids += token_ids
         if finished is not None:
             pending.finished = self.finished = finished
-        self._event.set()
+        if finished is not None or not self._taken or len(pending.token_ids) >= self.interval:
+            self._event.set()
 
     async def next(self) -> Update:
         """Wait for something new and take it. After the update with `finished` there is nothing more to take."""
         await self._event.wait()
         self._event.clear()
+        self._taken = True
         update, self._pending = self._pending, Update()
         return update
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -18,14 +19,26 @@ from radixlm.protocol.sampling import SamplingParams
 _INLINE_CHARS = 4096  # about 2 ms of tokenizing; more than that goes to a thread
 
 
+class Encoder(Protocol):
+    """What makes token ids (loader.tokenizer.Tokenizer)."""
+
+    @property
+    def bos_token_id(self) -> int | None: ...
+    def encode(self, text: str, add_special_tokens: bool = ...) -> list[int]: ...
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A request that may run. `truncated_tokens` were taken off the prompt's end."""
+    """A request that may run. `truncated_tokens` were taken off the prompt's end.
+
+    `stream_interval` None leaves it to the server how many tokens a message of a stream has.
+    """
 
     prompt_ids: list[int]
     sampling: SamplingParams
     text: TextOptions
     truncated_tokens: int
+    stream_interval: int | None = None
 
 
 class Intake:
@@ -83,15 +96,22 @@ class Intake:
         return [self._encode_one(request) for request in requests]
 
     def _encode_one(self, request: ChoiceRequest) -> list[int]:
-        """Encoding adds BOS where the tokenizer does; a text that brings its own does not get a second one."""
         assert self._tokenizer is not None and request.text is not None
-        try:
-            request.text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(f"text is not valid Unicode: {error.reason}", "text") from error
-        ids = self._tokenizer.encode(request.text, request.add_special_tokens)
-        bos = self._tokenizer.bos_token_id
-        return ids[1:] if request.add_special_tokens and ids[:2] == [bos, bos] else ids
+        return encode(self._tokenizer, request.text, request.add_special_tokens)
+
+
+def encode(tokenizer: Encoder, text: str, add_special_tokens: bool) -> list[int]:
+    """The token ids of a prompt. RequestError when `text` cannot be encoded.
+
+    `add_special_tokens` adds BOS where the tokenizer does; a text that brings its own does not get a second one.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"text is not valid Unicode: {error.reason}", "text") from error
+    ids = tokenizer.encode(text, add_special_tokens)
+    bos = tokenizer.bos_token_id
+    return ids[1:] if add_special_tokens and ids[:2] == [bos, bos] else ids
 
 
 def _fitted(request: ChoiceRequest, sampling: validate.Sampling, ids: list[int], limits: Limits) -> Prepared:
@@ -104,4 +124,5 @@ def _fitted(request: ChoiceRequest, sampling: validate.Sampling, ids: list[int],
         max_new_tokens=lengths.max_new_tokens,
         min_new_tokens=min(sampling.params.min_new_tokens, lengths.max_new_tokens),
     )
-    return Prepared(ids[: lengths.prompt_tokens], params, sampling.text, len(ids) - lengths.prompt_tokens)
+    cut = len(ids) - lengths.prompt_tokens
+    return Prepared(ids[: lengths.prompt_tokens], params, sampling.text, cut, sampling.stream_interval)

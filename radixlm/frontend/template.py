@@ -1,7 +1,8 @@
 """Chat messages to prompt text with the model's Jinja template, sandboxed. Knows no ids and no request route."""
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,19 @@ from radixlm.loader.tokenizer import Tokenizer
 
 _PROBE = "RADIXLM-PROBE"
 _PROBED_ROLES = ("system", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "latest_reminder")
+RENDER_LIMIT_S = 10.0  # a template that writes longer than this is stopped
 
 
 class ChatTemplate:
     """A model's compiled chat templates. Rendering is CPU work: long histories belong on a thread.
 
     Whether a role's content may be a list of parts is found by trying: a template that shows a text part as its
-    plain text gets lists, the others get the parts' text joined with a space.
+    plain text gets lists, the others get the parts' text joined with a space. A template that does not show what a
+    developer says is given it as the system's.
+
+    Attributes:
+        source: the templates' text.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
@@ -34,7 +41,9 @@ class ChatTemplate:
             self._compiled = {name: environment.from_string(text) for name, text in templates.items()}
         except jinja2.TemplateSyntaxError as error:
             raise ModelError(f"the chat template has a syntax error in line {error.lineno}: {error.message}") from error
+        self.source = "\n".join(templates.values())
         self._takes_parts = {role: self._renders_parts(role) for role in _PROBED_ROLES}
+        self._knows_developer = self._shows({"role": "developer", "content": _PROBE})
 
     def render(
         self,
@@ -46,20 +55,23 @@ class ChatTemplate:
     ) -> str:
         """The prompt text of a chat; it holds its own special tokens, so encode it without adding any.
 
-        With `continue_final_message` a last assistant message is the beginning of the answer: its text follows the
-        generation prompt. Without it such a message is turned into a user's, as SGLang does, when an answer is asked
-        for. `kwargs` are variables for the template. RequestError names the message that cannot be used.
+        With `continue_final_message` the last message, of the assistant, is the beginning of the answer: its text
+        follows the generation prompt. Without it such a message, if it is a plain string, is turned into a user's, as
+        SGLang does, when an answer is asked for. `kwargs` are variables for the template. RequestError names the
+        message that cannot be used, or says that rendering took longer than RENDER_LIMIT_S.
         """
         history = [_checked(index, message) for index, message in enumerate(messages)]
         if not history:
             raise RequestError("messages must not be empty", "messages")
         beginning = ""
         last = history[-1]
-        if last["role"] == "assistant" and isinstance(last["content"], str):
-            if continue_final_message:
-                beginning = history.pop()["content"]
-            elif add_generation_prompt and not last.get("tool_calls"):
-                history[-1] = {**last, "role": "user"}
+        if continue_final_message:
+            if last["role"] != "assistant" or last.get("tool_calls"):
+                message = "continue_final_message needs a last message of the assistant, without tool calls"
+                raise RequestError(message, "continue_final_message")
+            beginning = text_of(history.pop()["content"])
+        elif add_generation_prompt and _is_said_by_assistant(last):
+            history[-1] = {**last, "role": "user"}
         history = [self._fitted(message) for message in history]
         compiled = self._compiled["default"]
         if tools:
@@ -68,21 +80,36 @@ class ChatTemplate:
         return _render(compiled, history, tools, variables) + beginning
 
     def _fitted(self, message: dict[str, Any]) -> dict[str, Any]:
-        content = message["content"]
-        if isinstance(content, str) or self._takes_parts.get(message["role"], False):
+        if message["role"] == "developer" and not self._knows_developer:
+            message = {**message, "role": "system"}
+        if isinstance(message["content"], str) or self._takes_parts.get(message["role"], False):
             return message
-        return {**message, "content": " ".join(part["text"] for part in content)}
+        return {**message, "content": text_of(message["content"])}
 
     def _renders_parts(self, role: str) -> bool:
-        probe = {"role": role, "content": [{"type": "text", "text": _PROBE}]}
+        return self._shows({"role": role, "content": [{"type": "text", "text": _PROBE}]})
+
+    def _shows(self, probe: dict[str, Any]) -> bool:
+        """Whether the probe's text, and nothing of how it is wrapped, is in a prompt that has it as a message."""
         turn = {"role": "user", "content": "x"}
-        history = {"system": [probe, turn], "user": [probe], "assistant": [turn, probe, turn]}[role]
+        history = {"user": [probe], "assistant": [turn, probe, turn]}.get(probe["role"], [probe, turn])
         variables = {**self._special_tokens, "add_generation_prompt": True}
         try:
-            text = self._compiled["default"].render(messages=history, tools=None, **variables)
+            text = _render(self._compiled["default"], history, None, variables)
         except Exception:  # whatever a template does with a value that it was not made for
             return False
         return _PROBE in text and "'text'" not in text and '"text"' not in text
+
+
+def _is_said_by_assistant(message: Mapping[str, Any]) -> bool:
+    return message["role"] == "assistant" and isinstance(message["content"], str) and not message.get("tool_calls")
+
+
+def text_of(content: str | list[dict[str, Any]] | None) -> str:
+    """A message's content as one text; parts are joined with a space."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return " ".join(part["text"] for part in content)
 
 
 def load_chat_template(tokenizer: Tokenizer, override: str | None = None) -> ChatTemplate | None:
@@ -105,13 +132,33 @@ def _checked(index: int, message: Any) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise RequestError(f"{where} must be an object", where)
     role = message.get("role")
-    if not isinstance(role, str) or not role:
-        raise RequestError(f"{where}.role must be a string", f"{where}.role")
+    if not isinstance(role, str) or role.lower() not in ROLES:
+        raise RequestError(f"{where}.role must be one of {', '.join(ROLES)}, not {role!r:.40}", f"{where}.role")
     checked = {key: value for key, value in message.items() if value is not None}
-    checked |= {"role": role.lower(), "content": _checked_content(message.get("content"), f"{where}.content")}
+    checked["role"] = role.lower()
+    content = message.get("content")
+    if checked["role"] == "assistant" and isinstance(content, list):
+        thoughts, content = _without_thoughts(content)
+        if thoughts:
+            checked.setdefault("reasoning_content", thoughts)
+    checked["content"] = _checked_content(content, f"{where}.content")
     if "tool_calls" in checked:
         checked["tool_calls"] = _checked_tool_calls(checked["tool_calls"], f"{where}.tool_calls")
     return checked
+
+
+def _without_thoughts(parts: list[Any]) -> tuple[str, list[Any]]:
+    """An assistant's parts of type thinking or reasoning, joined, and the other parts."""
+    thoughts: list[str] = []
+    others: list[Any] = []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get(kind, part.get("text")) if kind in ("thinking", "reasoning") else None
+        if isinstance(text, str):
+            thoughts.append(text)
+        else:
+            others.append(part)
+    return "".join(thoughts), others
 
 
 def _checked_content(content: Any, where: str) -> str | list[dict[str, Any]]:
@@ -138,15 +185,25 @@ def _checked_tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RequestError(f"{where}[{index}].function must have a name", f"{where}[{index}].function")
-        arguments = function.get("arguments", {})
-        if isinstance(arguments, str):
-            field = f"{where}[{index}].function.arguments"
-            try:
-                arguments = json.loads(arguments) if arguments.strip() else {}
-            except ValueError as error:
-                raise RequestError(f"{field} is not valid JSON: {error}", field) from error
+        arguments = _checked_arguments(function.get("arguments"), f"{where}[{index}].function.arguments")
         checked.append({**call, "function": {**function, "arguments": arguments}})
     return checked
+
+
+def _checked_arguments(arguments: Any, where: str) -> dict[str, Any]:
+    """The arguments of an earlier call as an object: text is JSON, and none at all are none."""
+    if isinstance(arguments, str) and arguments.strip():
+        try:
+            arguments = json.loads(arguments)
+        except ValueError as error:
+            raise RequestError(f"{where} is not valid JSON: {error}", where) from error
+        except RecursionError:
+            raise RequestError(f"{where} is nested too deeply", where) from None
+    if arguments is None or isinstance(arguments, str):
+        return {}
+    if not isinstance(arguments, dict):
+        raise RequestError(f"{where} must be a JSON object", where)
+    return arguments
 
 
 def _render(
@@ -162,10 +219,25 @@ def _render(
     failure = ""
     for form in forms:
         try:
-            return compiled.render(**{**variables, "messages": messages, "tools": form})
+            return "".join(_in_time(compiled.generate(**{**variables, "messages": messages, "tools": form})))
+        except _TooLong:
+            message = f"the chat template needs more than {RENDER_LIMIT_S:g} s for these messages"
+            raise RequestError(message, "messages") from None
         except Exception as error:  # templates are programs: any error of theirs is about this history
             failure = failure or str(error) or type(error).__name__
     raise RequestError(f"the chat template cannot render these messages: {failure}", "messages")
+
+
+class _TooLong(Exception):
+    """Rendering has used up its time."""
+
+
+def _in_time(pieces: Iterable[str]) -> Iterator[str]:
+    deadline_s = time.monotonic() + RENDER_LIMIT_S
+    for piece in pieces:
+        yield piece
+        if time.monotonic() > deadline_s:
+            raise _TooLong
 
 
 class _Generation(Extension):

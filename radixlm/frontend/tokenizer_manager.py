@@ -9,7 +9,9 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -43,15 +45,21 @@ from radixlm.protocol.wire import Link
 __all__ = ["MetricsHooks", "NoMetrics", "TokenizerManager", "TokenizerManagerConfig"]
 
 _log = log.get(__name__)
+_ABORT_AGAIN_S = 1.0
 _ABORTED = FinishReason("abort", message="Aborted")
 
 
 @dataclass(frozen=True)
 class TokenizerManagerConfig:
-    """What the tokenizer manager is told of the server's settings. `context_len` in tokens."""
+    """What the tokenizer manager is told of the server's settings. `context_len` in tokens.
+
+    `max_queued_requests` None means no limit; `stream_interval` is for requests that do not bring their own.
+    """
 
     context_len: int
     allow_auto_truncate: bool = False
+    max_queued_requests: int | None = None
+    stream_interval: int = 1
     control_timeout_s: float = 120.0
     heartbeat_timeout_s: float = 20.0
 
@@ -97,6 +105,7 @@ class TokenizerManager:
         ready: the scheduler's start-up facts, None before. stats: its last pulse.
         last_heartbeat: when the scheduler last said anything, monotonic seconds.
         fatal: why nothing can be served any more, or None. draining: no new requests are taken.
+        paused: new requests wait until `resume`.
     """
 
     def __init__(
@@ -117,6 +126,7 @@ class TokenizerManager:
         self.last_heartbeat: float | None = None
         self.fatal: str | None = None
         self.draining = False
+        self.paused = False
         self._config = config
         self._link = link
         self._detokenizer = detokenizer
@@ -126,6 +136,8 @@ class TokenizerManager:
         self._keys = itertools.count(1)
         self._requests = _Requests()
         self._calls = itertools.count(1)
+        self._open = asyncio.Event()
+        self._open.set()
         self._replies: dict[int, asyncio.Future[ControlReply]] = {}
 
     # ---- requests in
@@ -135,8 +147,12 @@ class TokenizerManager:
         return (await self.submit_all([request]))[0]
 
     async def submit_all(self, requests: list[ChoiceRequest]) -> list[Choice]:
-        """Check and send all of `requests`, or none. RequestError for the first that is refused."""
+        """Check and send all of `requests`, or none; during a pause this waits for its end. RequestError for the first
+        that is refused."""
         self._refuse_if_closed()
+        await self._open.wait()
+        self._refuse_if_closed()
+        self._refuse_if_full(len(requests))
         created = self._now()
         reserved: list[tuple[str, int]] = []
         try:
@@ -162,6 +178,26 @@ class TokenizerManager:
         if self.draining:
             raise RequestError("The server is shutting down and takes no new requests.", status=503)
 
+    def _refuse_if_full(self, new: int) -> None:
+        limit = self._config.max_queued_requests
+        if limit is not None and self._waiting(new) > limit:
+            raise RequestError("The request queue is full.", status=503, code="queue_full")
+
+    def _waiting(self, new: int) -> int:
+        """How many requests would wait with `new` more, at least.
+
+        While the last pulse shows a queue, what it shows running is what the server can run; otherwise up to
+        max_running_requests could run. So a burst is counted short until the next pulse, but none is refused that
+        could have run at once.
+        """
+        if self.ready is None:
+            return self.live + new
+        room, stats = self.ready.max_running_requests, self.stats
+        if stats is not None and stats.num_queue_reqs and stats.num_running_reqs:
+            started = sum(live.choice.started is not None for live in self._requests.live.values())
+            room = max(stats.num_running_reqs, started)
+        return self.live + new - room
+
     def _limits(self) -> Limits:
         capacity = None if self.ready is None else self.ready.capacity_tokens
         return Limits(self._config.context_len, capacity, self._config.allow_auto_truncate)
@@ -169,6 +205,7 @@ class TokenizerManager:
     def _start(self, rid: str, key: int, request: ChoiceRequest, prepared: Prepared, created: float) -> Choice:
         choice = Choice(rid, key, prepared.prompt_ids, request.stream, created, self.abort_key)
         choice.truncated_tokens = prepared.truncated_tokens
+        choice.interval = prepared.stream_interval or self._config.stream_interval
         if prepared.truncated_tokens:
             _log.warning("request %s: %d tokens were cut off its prompt", rid, prepared.truncated_tokens)
         self._metrics.received(request.stream)
@@ -236,6 +273,35 @@ class TokenizerManager:
             raise RequestError(reply.error, status=reply.status)
         return msgspec.msgpack.decode(reply.body, type=row.reply)
 
+    async def pause(self, mode: Literal["abort", "retract", "in_place"]) -> None:
+        """Stop generating; returns once that is true. `abort` ends what runs and waits, the others keep it for
+        `resume`. RequestError when the scheduler refuses."""
+        self.paused = True
+        self._open.clear()
+        try:
+            if mode == "abort":
+                await self._abort_until_none_is_left()
+            else:
+                await self.control("pause_generation", control.PauseReq(mode))
+        except BaseException:
+            self._unpause()
+            raise
+
+    async def resume(self) -> None:
+        """End a pause; harmless without one."""
+        await self.control("continue_generation", control.ContinueReq())
+        self._unpause()
+
+    def _unpause(self) -> None:
+        self.paused = False
+        self._open.set()
+
+    async def _abort_until_none_is_left(self) -> None:
+        while self.live and self.paused:
+            self.abort(None, abort_all=True)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._requests.none_left.wait(), _ABORT_AGAIN_S)
+
     @property
     def live(self) -> int:
         """How many requests have not ended."""
@@ -247,8 +313,13 @@ class TokenizerManager:
         return self.fatal is None and heard is not None and now_monotonic - heard < self._config.heartbeat_timeout_s
 
     async def drain(self, timeout_s: float) -> int:
-        """Take no new requests and wait until those there are have ended; how many have not in time."""
+        """Take no new requests and wait until those there are have ended; how many have not in time. Ends a pause, so
+        that what was kept can end too."""
         self.draining = True
+        if self.paused:
+            with suppress(RequestError):
+                await self.resume()
+            self._unpause()
         if self.live:
             try:
                 await asyncio.wait_for(self._requests.none_left.wait(), timeout_s)
@@ -261,6 +332,7 @@ class TokenizerManager:
         if self.fatal is not None:
             return
         self.fatal = message
+        self._unpause()
         reason = FinishReason("abort", message=message, status_code=500, err_type="InternalServerError")
         for live in list(self._requests.live.values()):
             self._end_here(live, reason)

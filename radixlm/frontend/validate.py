@@ -25,13 +25,14 @@ class Sampling:
     """Checked parameters that do not know their prompt yet.
 
     `params.max_new_tokens` counts only when `max_new_tokens` is not None, which means "up to the context's end";
-    `max_new_tokens_given` is False for the default, which may be cut without a word.
+    `max_new_tokens_given` is False for the default, which may be cut without a word. `stream_interval` is in tokens.
     """
 
     params: SamplingParams
     text: TextOptions
     max_new_tokens: int | None
     max_new_tokens_given: bool
+    stream_interval: int | None = None
 
 
 def _top_k(name: str, value: Any) -> int:
@@ -73,6 +74,7 @@ FIELDS: dict[str, Check] = {
     "skip_special_tokens": boolean,
     "spaces_between_special_tokens": boolean,
     "no_stop_trim": boolean,
+    "stream_interval": integer(1),
     "logit_bias": _as_is,
     "sampling_seed": integer(INT64_MIN, INT64_MAX),
 }
@@ -83,7 +85,6 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
     "regex": (None, ""),
     "ebnf": (None, ""),
     "structural_tag": (None, ""),
-    "stream_interval": (None, 1),
     "custom_params": (None, {}),
     "watermark": (None, {}),
 }
@@ -121,7 +122,7 @@ def parse(raw: Mapping[str, Any], vocab_size: int, defaults: GenerationDefaults 
         **{name: values[name] for name in _PARAM_FIELDS if name in values},
     )
     text = TextOptions(params.stop, **{name: values[name] for name in _TEXT_FIELDS if name in values})
-    return Sampling(params, text, max_new_tokens, given)
+    return Sampling(params, text, max_new_tokens, given, values.get("stream_interval"))
 
 
 def _refuse_foreign_keys(raw: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine
+from typing import Literal
 
 from radixlm import __version__
 from radixlm.api.runtime import Model, Runtime
@@ -14,12 +15,13 @@ from radixlm.base import log
 from radixlm.base.errors import RadixError
 from radixlm.config.groups import Config
 from radixlm.observability.metrics import BucketOverrides, Metrics, MetricsSink, NullMetrics
+from radixlm.parsers import detect
 from radixlm.server.app import build_app
-from radixlm.server.run import HttpServer, bind, loop_factory
+from radixlm.server.request_log import RequestLog, RequestLogSettings
+from radixlm.server.run import HttpServer, Tls, bind, loop_factory
 from radixlm.server.services import Services
 
 logger = log.get(__name__)
-DRAIN_S = 120.0  # how long running requests may take to end after SIGTERM
 Ready = Callable[[str], Coroutine[None, None, bool]]  # called with the server's URL; True ends the server
 
 
@@ -29,21 +31,26 @@ def serve(config: Config, on_ready: Ready | None = None) -> int:
     The port is taken first, so that a busy one is known before a model is loaded.
     """
     log.setup(config.server.log_level)
+    tls = Tls.of(config.server)
     listener = bind(config.server.host, config.server.port)
     try:
         model = Model.find(config)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_Server(config, model, listener, on_ready).run())
+            return runner.run(_Server(config, model, listener, tls, on_ready).run())
     finally:
         listener.close()
 
 
 class _Server:
-    def __init__(self, config: Config, model: Model, listener: socket.socket, on_ready: Ready | None) -> None:
+    def __init__(
+        self, config: Config, model: Model, listener: socket.socket, tls: Tls | None, on_ready: Ready | None
+    ) -> None:
         self._config = config
         self._model = model
         self._listener = listener
+        self._tls = tls
         self._on_ready = on_ready
+        self._request_log = self._make_request_log()
         self._stop = asyncio.Event()
         self._signals = 0
 
@@ -67,10 +74,11 @@ class _Server:
     async def _serve(self, runtime: Runtime, metrics: MetricsSink) -> int:
         server = self._config.server
         app = build_app(self._services(runtime, metrics))
-        http = HttpServer(app, self._listener, server.log_level_http or server.log_level)
+        level = server.log_level_http or server.log_level
+        http = HttpServer(app, self._listener, level, server.fastapi_root_path, self._tls)
         serving = asyncio.create_task(http.serve())
         watching = asyncio.create_task(runtime.watch())
-        url = f"http://{server.host}:{server.port}"
+        url = f"http{'s' if self._tls else ''}://{server.host}:{server.port}"
         logger.info("The server is fired up and ready to roll: %s (%.1f s)", url, runtime.startup_s)
         asking = asyncio.create_task(self._on_ready(url)) if self._on_ready is not None else None
         if asking is not None:
@@ -100,7 +108,7 @@ class _Server:
         if runtime.manager.live:
             logger.info("draining %d requests (again to end at once)", runtime.manager.live)
         self._stop.clear()
-        draining = asyncio.create_task(runtime.manager.drain(DRAIN_S))
+        draining = asyncio.create_task(runtime.manager.drain(self._config.server.drain_timeout))
         await self._first(draining, watching)
         draining.cancel()
         return not watching.done()
@@ -127,16 +135,25 @@ class _Server:
                 time_to_first_token=observe.bucket_time_to_first_token,
                 inter_token_latency=observe.bucket_inter_token_latency,
                 e2e_request_latency=observe.bucket_e2e_request_latency,
+                prompt_tokens=observe.prompt_tokens_buckets,
+                generation_tokens=observe.generation_tokens_buckets,
             ),
         )
+
+    def _make_request_log(self) -> RequestLog:
+        asked = self._config.requests
+        kind: Literal["text", "json"] = "json" if asked.log_requests_format == "json" else "text"
+        settings = RequestLogSettings(asked.log_requests, asked.log_requests_level, kind)
+        return RequestLog(settings, asked.log_requests_target or ())
 
     def _served_name(self) -> str:
         return self._config.server.served_model_name or self._config.model.model_path
 
     def _services(self, runtime: Runtime, metrics: MetricsSink) -> Services:
-        config = self._config
+        config, server = self._config, self._config.server
         ready = runtime.manager.ready
         assert ready is not None
+        reasoning, calls = self._parsers()
         return Services(
             manager=runtime.manager,
             template=self._model.template,
@@ -146,12 +163,37 @@ class _Server:
             version=__version__,
             tokenizer_path=config.model.tokenizer_path,
             load_format=config.model.load_format,
-            weight_version=config.server.weight_version,
-            api_key=config.server.api_key,
+            weight_version=server.weight_version,
+            api_key=server.api_key,
+            admin_api_key=server.admin_api_key,
             enable_metrics=config.observe.enable_metrics,
-            enable_cache_report=config.server.enable_cache_report,
-            sampling_defaults="openai" if config.server.sampling_defaults == "openai" else "model",
+            enable_cache_report=server.enable_cache_report,
+            incremental_streaming_output=server.incremental_streaming_output,
+            stream_response_default_include_usage=server.stream_response_default_include_usage,
+            reasoning_parser=reasoning,
+            tool_call_parser=calls,
+            enable_response_store=server.enable_response_store,
+            strict_model_name=server.strict_model_name,
+            request_timeout_s=server.request_timeout,
+            access_log_exclude_prefixes=config.requests.uvicorn_access_log_exclude_prefixes,
+            request_log=self._request_log,
+            sampling_defaults="openai" if server.sampling_defaults == "openai" else "model",
             launch_command=shlex.join(sys.argv),
             launch={**config.shown(), **ready.facts, "pid": os.getpid()},
             startup_s=runtime.startup_s,
         )
+
+    def _parsers(self) -> tuple[str | None, str | None]:
+        """The names of the reasoning and the tool-call parser; what `auto` has found is told."""
+        server, template = self._config.server, self._model.template
+        source = template.source if template is not None else ""
+        names = {
+            "reasoning": (server.reasoning_parser, detect.reasoning_parser(server.reasoning_parser, source)),
+            "tool-call": (server.tool_call_parser, detect.tool_call_parser(server.tool_call_parser, source)),
+        }
+        for kind, (asked, found) in names.items():
+            if asked == detect.AUTO and found is None:
+                logger.warning("--%s-parser auto: the chat template shows no format that is known; none is used", kind)
+            elif asked == detect.AUTO:
+                logger.info("--%s-parser auto: %s, by the chat template", kind, found)
+        return names["reasoning"][1], names["tool-call"][1]

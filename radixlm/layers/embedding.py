@@ -35,7 +35,11 @@ class Head(Layer):
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """hidden: [L, hidden_size]. Returns float32 [L, vocab_size]."""
-        return self._run(hidden).float()
+        return self.raw(hidden).float()
+
+    def raw(self, hidden: Tensor) -> Tensor:
+        """The same in the dtype of `hidden`."""
+        return self._run(hidden)
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:
         if not self._tied:

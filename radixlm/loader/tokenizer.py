@@ -67,6 +67,10 @@ class Tokenizer:
         """
         return self._pieces + [b""] * (min_size - len(self._pieces))
 
+    def piece(self, id_: int) -> bytes:
+        """The bytes that one id adds to a text; none for an id outside the vocabulary."""
+        return self._pieces[id_] if 0 <= id_ < len(self._pieces) else b""
+
     @cached_property
     def _pieces(self) -> list[bytes]:
         vocabulary = self._backend.get_vocab(with_added_tokens=True)

@@ -80,6 +80,10 @@ class Decoder(ABC):
         """hidden: [L, hidden_size], rows of what `forward` returned. Returns float32 [L, vocab_size]."""
         return self._head(hidden)
 
+    def raw_logits(self, hidden: Tensor) -> Tensor:
+        """`logits` in the model's own dtype, which is what they were computed in."""
+        return self._head.raw(hidden)
+
     def parameters(self) -> Iterator[Parameter]:
         """Every tensor that a checkpoint must bring; valid until `pack`."""
         yield from self._embedding.parameters("model.")

@@ -22,6 +22,26 @@ class FlushCacheReply(msgspec.Struct, frozen=True):
     message: str
 
 
+class PauseReq(msgspec.Struct, frozen=True):
+    """How generation stops. `abort`: what runs is ended by the tokenizer manager, and the scheduler itself goes on;
+    `retract`: what runs goes back into the queue, its outputs kept and its KV freed; `in_place`: it stays as it is."""
+
+    mode: Literal["abort", "retract", "in_place"] = "abort"
+
+
+class ContinueReq(msgspec.Struct, frozen=True):
+    """`torch_empty_cache` is SGLang's and has no effect: nothing is given back to the driver by a pause."""
+
+    torch_empty_cache: bool = True
+
+
+class DoneReply(msgspec.Struct, frozen=True):
+    """It has been done."""
+
+    message: str
+    status: str = "ok"
+
+
 class InternalStateReply(msgspec.Struct, frozen=True):
     """Live numbers of the scheduler, for /server_info and debugging."""
 
@@ -42,6 +62,8 @@ class Verb:
 
 VERBS: tuple[Verb, ...] = (
     Verb("flush_cache", Empty, FlushCacheReply, ("GET", "POST"), "/flush_cache", "admin"),
+    Verb("pause_generation", PauseReq, DoneReply, ("POST",), "/pause_generation", "admin"),
+    Verb("continue_generation", ContinueReq, DoneReply, ("POST",), "/continue_generation", "admin"),
     Verb("internal_state", Empty, InternalStateReply, ("GET",), None, "user"),
 )
 

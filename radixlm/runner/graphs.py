@@ -9,9 +9,10 @@ import bisect
 import dataclasses
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,10 @@ from torch import Tensor
 
 from radixlm.attention.base import AttentionBackend, ForwardContext, RowBatch
 from radixlm.models.decoder import Decoder
-from radixlm.protocol.arrays import I32
 from radixlm.protocol.plan import StepPlan
-from radixlm.runner.forward import draw_all, kv_index, spans
-from radixlm.runner.rows import Rows
-from radixlm.runner.sampler import changes_logits, next_tokens
+from radixlm.runner.rows import PageChanges, Rows
+from radixlm.runner.sampler import changes_logits, draw_all, next_tokens
+from radixlm.runner.staging import packed_bytes, views
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ class Rung:
     """Graphs of one row count and what they were captured with."""
 
     batch: RowBatch
-    outputs: Tensor
     meta: Any
     forward: torch.cuda.CUDAGraph
     sample: torch.cuda.CUDAGraph
@@ -50,25 +49,19 @@ class CaptureReport:
 class DecodeGraphs:
     """Captures on construction, largest rung first, all rungs sharing one memory pool. `report` says what it took."""
 
-    def __init__(
-        self, model: Decoder, attention: AttentionBackend, rows: Rows, block: Tensor, sizes: Sequence[int]
-    ) -> None:
-        """`block`: uint8 on the device, where every step's numbers are sent; `numbers` says in which form.
-
-        sizes: row counts, ascending; the block must have room for 12 bytes of each of the largest.
-        """
+    def __init__(self, model: Decoder, attention: AttentionBackend, rows: Rows, sizes: Sequence[int]) -> None:
+        """`sizes`: row counts, ascending."""
         self._model = model
         self._attention = attention
         self._rows = rows
-        self._block = block
         self._sizes = tuple(sizes)
         most, device = self._sizes[-1], rows.last_token.device
+        self._block = torch.zeros(_block_bytes(most), dtype=torch.uint8, device=device)
         self._ones = torch.ones(most, dtype=torch.int32, device=device)
-        self._slots = torch.zeros(most, dtype=torch.int64, device=device)
-        self._positions = torch.zeros(most, dtype=torch.int64, device=device)
+        self._numbers = torch.zeros(3, most, dtype=torch.int64, device=device)  # as in the block
         self._kv_index = torch.zeros(most, dtype=torch.int64, device=device)
         self._tokens = torch.zeros(most, dtype=torch.int64, device=device)
-        self._hidden = torch.zeros(most, model.card.hidden_size, dtype=model.dtype, device=device)
+        self._hidden = torch.zeros(most, model.card.hidden_size, dtype=attention.facts.dtype, device=device)
         self._rungs: dict[int, Rung] = {}
         self.report = self._capture_all()
 
@@ -76,17 +69,25 @@ class DecodeGraphs:
     def most_rows(self) -> int:
         return self._sizes[-1]
 
-    def numbers(self, plan: StepPlan) -> I32:
-        """What must lie at the block's start when `plan` (at most `most_rows` decode rows) is replayed: int32 [3, rung]."""
-        count = len(plan.slots)
-        numbers = np.zeros((3, self._rung_size(count)), np.int32)
+    def send(self, plan: StepPlan, changes: PageChanges | None) -> None:
+        """Bring what `replay` needs to the device; the page table changes too, which the replay applies first."""
+        count, size = len(plan.slots), self._rung_size(len(plan.slots))
+        numbers = np.zeros((3, size), np.int32)
         numbers[0, :count], numbers[0, count:] = plan.slots, self._rows.padding_slot
         numbers[1, :count] = plan.starts
         numbers[2, :count] = plan.outputs
-        return numbers
+        room = _page_changes(size)
+        index = np.full(room, self._rows.padding_slot * self._rows.page_table.shape[1], np.int64)
+        pages = np.zeros(room, np.int32)  # the null page
+        if changes is not None and len(changes.index) <= room:
+            index[: len(changes.index)] = changes.index
+            pages[: len(changes.pages)] = changes.pages
+        elif changes is not None:
+            self._rows.apply_pages(*self._rows.staging.send([changes.index, changes.pages]))
+        self._rows.staging.fill([numbers, index, pages], self._block)
 
     def replay(self, plan: StepPlan) -> Tensor:
-        """Run the step whose numbers are in the block. Returns tokens int64 [R], good until the next replay."""
+        """Run the step that was sent. Returns tokens int64 [R], good until the next replay."""
         count = len(plan.slots)
         rung = self._rungs[self._rung_size(count)]
         batch = dataclasses.replace(
@@ -97,40 +98,40 @@ class DecodeGraphs:
         if not changes_logits(self._rows, plan.slots, plan.outputs):
             rung.sample.replay()
             return self._tokens[:count]
-        for span in spans(count):
-            logits = self._model.logits(self._hidden[:count][span])
-            tokens = next_tokens(
-                self._rows, logits, self._slots[:count][span], rung.outputs[:count][span],
-                plan.slots[span], plan.outputs[span],
-            )  # fmt: skip
-            self._tokens[:count][span].copy_(tokens)
-        return self._tokens[:count]
+        slots, _, outputs = self._numbers[:, :count]
+        hidden = self._hidden[:count]
+        return next_tokens(self._model, self._rows, hidden, slots, outputs, plan.slots, plan.outputs)
 
     def _rung_size(self, count: int) -> int:
         return self._sizes[bisect.bisect_left(self._sizes, count)]
 
     def _capture_all(self) -> CaptureReport:
+        torch.cuda.empty_cache()
         began, free_bytes = time.monotonic(), torch.cuda.mem_get_info()[0]
-        stream, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        pool = torch.cuda.graph_pool_handle()
         stream.wait_stream(torch.cuda.current_stream())
         with _without_gc(), torch.inference_mode(), torch.cuda.stream(stream):
             for size in reversed(self._sizes):
                 self._rungs[size] = self._capture(size, pool)
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # what the runs before each capture left
         taken_bytes = max(free_bytes - torch.cuda.mem_get_info()[0], 0)
         return CaptureReport(self._sizes, time.monotonic() - began, taken_bytes)
 
     def _capture(self, size: int, pool: Any) -> Rung:
-        numbers = self._block[: 12 * size].view(torch.int32).view(3, size)
+        numbers, index, pages = _views(self._block, size)
         numbers.zero_()
         numbers[0].fill_(self._rows.padding_slot)
+        index.fill_(self._rows.padding_slot * self._rows.page_table.shape[1])
+        pages.zero_()
         padding = np.full(size, self._rows.padding_slot, np.int32)
         batch = RowBatch(
             slots=numbers[0],
             starts=numbers[1],
             counts=self._ones[:size],
-            positions=self._positions[:size],
+            positions=self._numbers[1, :size],
             kv_index=self._kv_index[:size],
             page_table=self._rows.page_table,
             page_size=self._attention.pool.page_size,
@@ -141,9 +142,12 @@ class DecodeGraphs:
         )
         meta = self._attention.capture(batch)
         self._attention.refresh(meta, batch)
-        outputs = numbers[2]
+        parts: tuple[Callable[[], None], ...] = (
+            partial(self._forward, batch, (numbers, index, pages), meta),
+            partial(self._sample, size),
+        )
         graphs = []
-        for part in (lambda: self._forward(batch, meta), lambda: self._sample(size, outputs)):
+        for part in parts:
             part()  # kernels are compiled and workspaces taken outside the capture
             graph = torch.cuda.CUDAGraph()
             graph.capture_begin(pool, capture_error_mode="thread_local")
@@ -152,20 +156,41 @@ class DecodeGraphs:
             finally:
                 graph.capture_end()
             graphs.append(graph)
-        return Rung(batch, outputs, meta, *graphs)
+        return Rung(batch, meta, *graphs)
 
-    def _forward(self, batch: RowBatch, meta: Any) -> None:
+    def _forward(self, batch: RowBatch, sent: tuple[Tensor, Tensor, Tensor], meta: Any) -> None:
+        numbers, index, pages = sent
         size, rows = batch.decode_rows, self._rows
-        slots, positions = self._slots[:size], self._positions[:size]
-        slots.copy_(batch.slots)
-        positions.copy_(batch.starts)
-        batch.kv_index.copy_(kv_index(rows, slots, positions, batch.page_size))
+        rows.apply_pages(index, pages)
+        self._numbers[:, :size].copy_(numbers)
+        slots = self._numbers[0, :size]
+        batch.kv_index.copy_(rows.kv_index(slots, batch.positions, batch.page_size))
         input_ids = rows.last_token.index_select(0, slots)
         hidden = self._model.forward(input_ids, ForwardContext(batch, self._attention, meta))
         self._hidden[:size].copy_(hidden)
 
-    def _sample(self, size: int, outputs: Tensor) -> None:
-        draw_all(self._model, self._rows, self._hidden[:size], self._slots[:size], outputs, self._tokens[:size])
+    def _sample(self, size: int) -> None:
+        slots, _, outputs = self._numbers[:, :size]
+        draw_all(self._model, self._rows, self._hidden[:size], slots, outputs, self._tokens[:size])
+
+
+def _page_changes(size: int) -> int:
+    """How many page table changes a rung of `size` rows takes along: on average a row needs a page a step, at most."""
+    return 2 * size + 64
+
+
+def _views(block: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where `send` puts a rung's numbers (int32 [3, size]) and page table changes in the block."""
+    room = _page_changes(size)
+    shapes = (np.empty((3, size), np.int32), np.empty(room, np.int64), np.empty(room, np.int32))
+    numbers, index, pages = views(block, shapes)
+    return numbers, index, pages
+
+
+def _block_bytes(size: int) -> int:
+    """Bytes that a rung of `size` rows needs in the block."""
+    room = _page_changes(size)
+    return packed_bytes((np.empty((3, size), np.int32), np.empty(room, np.int64), np.empty(room, np.int32)))
 
 
 @contextmanager

@@ -64,8 +64,9 @@ class Penalties:
 
     def count(self, table: Tensor, tokens: Tensor) -> None:
         """One new output token for each row of the table; rows are distinct."""
-        self._counts[table, tokens] += 1
-        self._seen[table, tokens] = True
+        entry = torch.add(tokens, table, alpha=self._vocab_size)
+        self._counts.view(-1).index_add_(0, entry, torch.ones_like(entry, dtype=torch.int32))
+        self._seen.view(-1).index_fill_(0, entry, True)
 
     def _grow(self) -> None:
         old = len(self._seen)

@@ -21,7 +21,7 @@ FIRST_CANDIDATES = 1024  # a nucleus is first sought among this many tokens
 
 @dataclass(frozen=True)
 class Parameters:
-    """How some rows sample, gathered: temperature, top_p, min_p float32 [L]; top_k, seeds int64 [L]; greedy bool [L]."""
+    """How L rows sample: temperature, top_p, min_p float32 [L]; top_k, seeds int64 [L]; greedy bool [L]."""
 
     temperature: Tensor
     top_p: Tensor
@@ -29,6 +29,14 @@ class Parameters:
     top_k: Tensor
     seeds: Tensor
     greedy: Tensor
+
+
+@dataclass(frozen=True)
+class PageChanges:
+    """Entries of the flat page table and their new pages: int64 [U], each named once, and int32 [U]."""
+
+    index: I64
+    pages: I32
 
 
 class Rows:
@@ -55,7 +63,7 @@ class Rows:
         self.penalties = Penalties(vocab_size, staging)
 
     def start(self, inits: Sequence[SlotInit]) -> None:
-        """Take requests onto slots, replacing all that earlier ones left there; of several on one slot the last counts."""
+        """Take requests onto slots, replacing all that was left there; of several for one slot the last counts."""
         if not inits:
             return
         latest = {init.slot: init for init in inits}
@@ -70,7 +78,11 @@ class Rows:
             self.candidates_host[slot] = min(top_k, FIRST_CANDIDATES) if filtered else 0
             self._start_bans_and_bias(init)
             self.penalties.stop(slot)
-        table = [np.array(list(latest), np.int64), np.array(floats, np.float32).T, np.array(integers, np.int64).T]
+        table: list[HostArray] = [
+            np.array(list(latest), np.int64),
+            np.array(floats, np.float32).T,
+            np.array(integers, np.int64).T,
+        ]
         slots_d, floats_d, integers_d = self.staging.send(table)
         self._floats.index_copy_(1, slots_d, floats_d)
         self._integers.index_copy_(1, slots_d, integers_d)
@@ -84,10 +96,10 @@ class Rows:
         top_k, seeds, greedy = self._integers.index_select(1, slots)
         return Parameters(temperature, top_p, min_p, top_k, seeds, greedy != 0)
 
-    def page_changes(self, updates: I32) -> list[HostArray]:
-        """The plan's page table differences, rows (slot, index, page) in order, for `apply_pages`; empty for none."""
+    def page_changes(self, updates: I32) -> PageChanges | None:
+        """The plan's page table differences, rows (slot, index, page) in order, for `apply_pages`; None for none."""
         if not len(updates):
-            return []
+            return None
         index: I64 = updates[:, 0] * np.int64(self.page_table.shape[1]) + updates[:, 1]
         pages = updates[:, 2]
         ordered = np.sort(index)
@@ -95,10 +107,17 @@ class Rows:
             _, from_end = np.unique(index[::-1], return_index=True)
             keep = len(index) - 1 - from_end
             index, pages = index[keep], pages[keep]
-        return [index, np.ascontiguousarray(pages)]
+        return PageChanges(index, np.ascontiguousarray(pages))
+
+    def kv_index(self, slots: Tensor, positions: Tensor, page_size: int) -> Tensor:
+        """Where the tokens of `slots` (int64 [T]) at `positions` (int64 [T]) lie in the pool: int64 [T]."""
+        page = positions if page_size == 1 else torch.div(positions, page_size, rounding_mode="floor")
+        entry = torch.add(page, slots, alpha=self.page_table.shape[1])
+        pages = self.page_table.view(-1).index_select(0, entry).to(torch.int64)
+        return pages if page_size == 1 else torch.add(positions % page_size, pages, alpha=page_size)
 
     def apply_pages(self, index: Tensor, pages: Tensor) -> None:
-        """Write `page_changes`, now on the device."""
+        """Write page changes, now on the device; of entries that are named twice, any one may win."""
         self.page_table.view(-1).index_copy_(0, index, pages)
 
     def _start_bans_and_bias(self, init: SlotInit) -> None:

@@ -1,12 +1,13 @@
 """One forward step on a device: applies a plan's differences, runs the model, samples. Knows plans, not requests.
 
-`launch` starts a step and `retire` waits for it; steps are retired in the order they were launched. On CUDA `launch` waits
-for nothing, and a step's tokens stay on the device for the next one. A step that fails is answered with an error result,
-and the next one may run.
+`launch` starts a step and `retire` waits for it; steps are retired in the order they were launched. On CUDA `launch`
+waits for nothing, and a step's tokens stay on the device for the next one. A step that fails is answered with an error
+result, and the next one may run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,14 +17,12 @@ from radixlm.attention.base import AttentionBackend, ForwardContext, RowBatch
 from radixlm.base import log
 from radixlm.models.decoder import Decoder
 from radixlm.protocol.plan import NOT_SAMPLED, SAMPLE, StepPlan, StepResult
-from radixlm.runner.forward import kv_index, spans
 from radixlm.runner.graphs import CaptureReport, DecodeGraphs
-from radixlm.runner.rows import Rows
+from radixlm.runner.rows import PageChanges, Rows
 from radixlm.runner.sampler import next_tokens
-from radixlm.runner.staging import Arrival, HostArray, Landing, packed_bytes
+from radixlm.runner.staging import Arrival, HostArray, Landing
 
 logger = log.get(__name__)
-BLOCK_PAGE_CHANGES = 65_536  # so many page table changes travel in a step's own block
 
 
 @dataclass(frozen=True)
@@ -44,18 +43,17 @@ class Runner:
         self._rows = rows
         self._device = rows.staging.device
         self._page_size = attention.pool.page_size
-        slots = len(rows.last_token)
-        self._landing = Landing(self._device, slots)
+        self._landing = Landing(self._device, len(rows.last_token))
         self._graphs: DecodeGraphs | None = None
-        self._block: Tensor | None = None
-        if self._device.type == "cuda":
-            size_bytes = 12 * (slots + BLOCK_PAGE_CHANGES)
-            self._block = torch.zeros(size_bytes, dtype=torch.uint8, device=self._device)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether decode steps can be captured here."""
+        return self._device.type == "cuda" and self._attention.capturable
 
     def capture(self, sizes: Sequence[int]) -> CaptureReport:
         """Capture decode steps of these row counts (ascending); from now on such steps are replayed. CUDA only."""
-        assert self._block is not None
-        self._graphs = DecodeGraphs(self._model, self._attention, self._rows, self._block, sizes)
+        self._graphs = DecodeGraphs(self._model, self._attention, self._rows, sizes)
         return self._graphs.report
 
     @torch.inference_mode()
@@ -63,14 +61,15 @@ class Runner:
         """Start a step. Row state is applied even when the forward pass fails, so that later steps find it."""
         self._rows.start(plan.started)
         changes = self._rows.page_changes(plan.page_updates)
-        replayed = self._graphs is not None and plan.decode_rows == len(plan.slots) <= self._graphs.most_rows
-        numbers = [self._graphs.numbers(plan)] if self._graphs is not None and replayed else _eager_numbers(plan)
-        sent = self._send(numbers, changes)
+        graphs = self._graphs
+        run: Callable[[], Tensor | None]
+        if graphs is not None and plan.decode_rows == len(plan.slots) <= graphs.most_rows:
+            graphs.send(plan, changes)
+            run = partial(graphs.replay, plan)
+        else:
+            run = partial(self._forward, plan, self._send(plan, changes))
         try:
-            if self._graphs is not None and replayed:
-                tokens: Tensor | None = self._graphs.replay(plan)
-            else:
-                tokens = self._forward(plan, sent)
+            tokens = run()
             return StepInFlight(plan, self._landing.start(tokens) if tokens is not None else None)
         except (RuntimeError, MemoryError) as error:
             if isinstance(error, torch.AcceleratorError):
@@ -89,18 +88,14 @@ class Runner:
             tokens[(plan.flags & SAMPLE) != 0] = self._landing.wait(step.arrival)
         return StepResult(plan.step, tokens, step.error)
 
-    def _send(self, numbers: list[HostArray], changes: list[HostArray]) -> list[Tensor]:
-        """Send a step's numbers to the block's start, and apply the page table changes, which go with them if they fit."""
-        staging = self._rows.staging
-        block = self._block
-        if block is not None and packed_bytes([*numbers, *changes]) > len(block):
-            if changes:
-                self._rows.apply_pages(*staging.send(changes))
-            return staging.send(numbers, block if packed_bytes(numbers) <= len(block) else None)
-        sent = staging.send([*numbers, *changes], block)
-        if changes:
-            self._rows.apply_pages(*sent[len(numbers) :])
-        return sent[: len(numbers)]
+    def _send(self, plan: StepPlan, changes: PageChanges | None) -> list[Tensor]:
+        """Bring an eager step's numbers to the device, and apply the page table changes that come with them."""
+        arrays = _numbers(plan)
+        if changes is None:
+            return self._rows.staging.send(arrays)
+        *numbers, index, pages = self._rows.staging.send([*arrays, changes.index, changes.pages])
+        self._rows.apply_pages(index, pages)
+        return numbers
 
     def _forward(self, plan: StepPlan, numbers: list[Tensor]) -> Tensor | None:
         """An eager step: tokens int64 [L] of the sampled rows, or None when there are none."""
@@ -113,18 +108,12 @@ class Runner:
         if len(last) < len(hidden):
             hidden = hidden.index_select(0, last)
         sampled = np.flatnonzero(plan.flags & SAMPLE)
-        slots_host, outputs_host = plan.slots[sampled], plan.outputs[sampled]
-        tokens = [
-            next_tokens(
-                self._rows, self._model.logits(hidden[span]), sampled_slots[span], sampled_outputs[span],
-                slots_host[span], outputs_host[span],
-            )
-            for span in spans(len(hidden))
-        ]  # fmt: skip
-        return tokens[0] if len(tokens) == 1 else torch.cat(tokens)
+        return next_tokens(
+            self._model, self._rows, hidden, sampled_slots, sampled_outputs, plan.slots[sampled], plan.outputs[sampled]
+        )
 
     def _inputs(self, plan: StepPlan, table: Tensor, host_ids: Tensor) -> tuple[Tensor, RowBatch]:
-        """Token ids int64 [T] and the batch. table: int32 [4, R], slots, starts, counts, and start minus first token."""
+        """Token ids int64 [T] and the batch. table: int32 [4, R]: slots, starts, counts, start less first token."""
         slots, starts, counts, shift = table
         decode_rows, rows = plan.decode_rows, self._rows
         if decode_rows == len(plan.slots):
@@ -139,7 +128,7 @@ class Runner:
             starts=starts,
             counts=counts,
             positions=positions,
-            kv_index=kv_index(rows, token_slots, positions, self._page_size),
+            kv_index=rows.kv_index(token_slots, positions, self._page_size),
             page_table=rows.page_table,
             page_size=self._page_size,
             decode_rows=decode_rows,
@@ -154,7 +143,7 @@ class Runner:
         return (torch.cat((decoded, chunks)) if len(host_ids) else decoded), batch
 
 
-def _eager_numbers(plan: StepPlan) -> list[HostArray]:
+def _numbers(plan: StepPlan) -> list[HostArray]:
     """What an eager step sends; see `Runner._forward`."""
     ends = np.cumsum(plan.counts, dtype=np.int32)
     table = np.stack((plan.slots, plan.starts, plan.counts, plan.starts - ends + plan.counts))
@@ -164,5 +153,5 @@ def _eager_numbers(plan: StepPlan) -> list[HostArray]:
         np.asarray(plan.tokens),
         ends[sampled].astype(np.int64) - 1,
         plan.slots[sampled].astype(np.int64),
-        plan.outputs[sampled],
+        plan.outputs[sampled].astype(np.int64),
     ]

@@ -1,30 +1,59 @@
 """From logits to the next tokens of a step's sampled rows. Owns nothing: state lies in Rows, arithmetic in kernels."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from radixlm.kernels.sampling import sample, sample_rows
+from radixlm.models.decoder import Decoder
 from radixlm.protocol.arrays import I32, I64
 from radixlm.protocol.plan import NOT_FINITE
 from radixlm.runner.rows import Rows
 from radixlm.runner.staging import HostArray
 
+LOGITS_ROWS = 1024  # so many rows' logits are in memory at once; more at once would not be faster
+
 
 def next_tokens(
-    rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor, slots_host: I32, outputs_host: I32
+    model: Decoder, rows: Rows, hidden: Tensor, slots: Tensor, outputs: Tensor, slots_host: I32, outputs_host: I32
 ) -> Tensor:
     """Sample one token for each of L rows and remember it in `rows`.
 
-    logits: float32 [L, vocab], changed in place. slots: int64 [L]; outputs: [L], how many output tokens each row had
-    before; both also as they are on the host. Returns int64 [L]; NOT_FINITE where a row's logits hold NaN or +inf (its
-    state is left with token 0).
+    hidden: [L, hidden_size]. slots: int64 [L]; outputs: int64 [L], how many output tokens each row had before; both
+    also as they are on the host. Returns int64 [L]; NOT_FINITE where a row's logits hold NaN or +inf (its state is left
+    with token 0).
     """
+    parts = [
+        _next(model, rows, hidden[span], slots[span], outputs[span], slots_host[span], outputs_host[span])
+        for span in _spans(len(hidden))
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def draw_all(model: Decoder, rows: Rows, hidden: Tensor, slots: Tensor, outputs: Tensor, tokens: Tensor) -> None:
+    """`next_tokens` on CUDA, into tokens (int64 [L]), where nothing changes the logits; may be captured in a graph."""
+    for span in _spans(len(hidden)):
+        tokens[span].copy_(_draw(rows, model.raw_logits(hidden[span]), slots[span], outputs[span]))
+
+
+def _spans(rows: int) -> Iterator[slice]:
+    """`rows` cut into pieces whose logits are made together."""
+    return (slice(first, min(first + LOGITS_ROWS, rows)) for first in range(0, rows, LOGITS_ROWS))
+
+
+def _next(
+    model: Decoder, rows: Rows, hidden: Tensor, slots: Tensor, outputs: Tensor, slots_host: I32, outputs_host: I32
+) -> Tensor:
     changed = changes_logits(rows, slots_host, outputs_host)
+    if hidden.is_cuda and not changed:
+        return _draw(rows, model.raw_logits(hidden), slots, outputs)
+    logits = model.logits(hidden)
     if changed:
         _adjust(rows, logits, slots_host, outputs_host)
-    if logits.is_cuda:
-        tokens = draw(rows, logits, slots, outputs)
+    if hidden.is_cuda:
+        tokens = _draw(rows, logits, slots, outputs)
     else:
         tokens = _draw_by_kind(rows, logits, slots, outputs, slots_host)
     penalized = [i for i, slot in enumerate(slots_host.tolist()) if slot in rows.penalties] if changed else []
@@ -44,8 +73,8 @@ def changes_logits(rows: Rows, slots_host: I32, outputs_host: I32) -> bool:
     return any(slot in rows.penalties or slot in rows.bias for slot in slots_host.tolist())
 
 
-def draw(rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor) -> Tensor:
-    """`next_tokens` where nothing changes the logits; asks the host nothing, so it can be captured in a graph."""
+def _draw(rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor) -> Tensor:
+    """One token per row, each by its own parameters; asks the host nothing."""
     p = rows.parameters(slots)
     tokens = sample_rows(logits, p.temperature, p.top_k, p.top_p, p.min_p, p.seeds, outputs, p.greedy)
     rows.last_token.index_copy_(0, slots, tokens.clamp(min=0))
@@ -53,7 +82,7 @@ def draw(rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor) -> Tensor:
 
 
 def _draw_by_kind(rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor, slots_host: I32) -> Tensor:
-    """`draw` where the host may choose: greedy, unfiltered and filtered rows apart, so that none pays for another's filter."""
+    """`_draw` with greedy, unfiltered and filtered rows apart, so that none pays for another's filter."""
     highest, first = logits.max(-1)
     greedy, candidates = rows.greedy_host[slots_host], rows.candidates_host[slots_host]
     tokens = first

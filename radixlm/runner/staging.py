@@ -4,6 +4,7 @@ On CUDA both directions go through pinned memory: a copy out of pageable memory 
 On the CPU nothing is copied.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -25,6 +26,16 @@ def packed_bytes(arrays: Sequence[HostArray]) -> int:
     return sum(_aligned(array.nbytes) for array in arrays)
 
 
+def views(block: Tensor, arrays: Sequence[HostArray]) -> list[Tensor]:
+    """Tensors over the block, where each of `arrays` lies when it holds them: their shapes and dtypes."""
+    found, at = [], 0
+    for array in arrays:
+        piece = block[at : at + array.nbytes].view(_DTYPES[array.dtype.name])
+        found.append(piece if array.ndim == 1 else piece.view(array.shape))
+        at += _aligned(array.nbytes)
+    return found
+
+
 def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
 
@@ -40,27 +51,26 @@ class _Pinned:
     @staticmethod
     def make(size_bytes: int) -> "_Pinned":
         memory = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
-        return _Pinned(memory, memory.numpy(), torch.cuda.Event())
+        return _Pinned(memory, memory.numpy(), _event())
 
 
 class Staging:
     """Sends arrays to the device, all that belong together in one copy."""
 
-    def __init__(self, device: torch.device, buffers: int = 2) -> None:
-        """`buffers`: how many copies may be under way before the host waits for the first of them."""
+    def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._pinned = [_Pinned.make(FIRST_BYTES) for _ in range(buffers)] if device.type == "cuda" else []
-        self._next = 0
+        self._pinned: deque[_Pinned] = deque()  # as many as were ever under way at once, the one used longest ago first
 
-    def send(self, arrays: Sequence[HostArray], block: Tensor | None = None) -> list[Tensor]:
-        """Tensors on the device with the values, shapes and dtypes of `arrays`.
-
-        block: uint8 [>= packed_bytes(arrays)] on the device, filled from its start on, so that what is sent in the same
-        shapes lies at the same addresses; new memory when None. On the CPU it is not used, and the tensors share the
-        arrays' memory.
-        """
+    def send(self, arrays: Sequence[HostArray]) -> list[Tensor]:
+        """Tensors on the device with the values, shapes and dtypes of `arrays`; on the CPU they share memory."""
         if self.device.type == "cpu":
             return [torch.from_numpy(array if array.flags.writeable else array.copy()) for array in arrays]
+        block = torch.empty(packed_bytes(arrays), dtype=torch.uint8, device=self.device)
+        self.fill(arrays, block)
+        return views(block, arrays)
+
+    def fill(self, arrays: Sequence[HostArray], block: Tensor) -> None:
+        """Send `arrays` to block (uint8 [>= packed_bytes(arrays)], on CUDA), where `views` finds them."""
         size = packed_bytes(arrays)
         pinned = self._take(size)
         at = 0
@@ -68,29 +78,18 @@ class Staging:
             target: NDArray[Any] = pinned.bytes[at : at + array.nbytes].view(array.dtype)
             target.reshape(array.shape)[...] = array
             at += _aligned(array.nbytes)
-        device = torch.empty(size, dtype=torch.uint8, device=self.device) if block is None else block
-        device[:size].copy_(pinned.memory[:size], non_blocking=True)
+        block[:size].copy_(pinned.memory[:size], non_blocking=True)
         pinned.free.record()
-        return self._views(device, arrays)
 
     def _take(self, size: int) -> _Pinned:
-        """The buffer used longest ago, made larger if need be."""
-        turn = self._next
-        self._next = (turn + 1) % len(self._pinned)
-        pinned = self._pinned[turn]
-        pinned.free.synchronize()
+        """A buffer that may be written. Never waits: a copy under way may stand behind a whole step."""
+        if not self._pinned or not self._pinned[0].free.query():  # type: ignore[no-untyped-call]
+            self._pinned.appendleft(_Pinned.make(FIRST_BYTES))
+        pinned = self._pinned.popleft()
         if len(pinned.bytes) < size:
-            pinned = self._pinned[turn] = _Pinned.make(1 << (size - 1).bit_length())
+            pinned = _Pinned.make(1 << (size - 1).bit_length())
+        self._pinned.append(pinned)
         return pinned
-
-    @staticmethod
-    def _views(device: Tensor, arrays: Sequence[HostArray]) -> list[Tensor]:
-        views, at = [], 0
-        for array in arrays:
-            piece = device[at : at + array.nbytes].view(_DTYPES[array.dtype.name])
-            views.append(piece if array.ndim == 1 else piece.view(array.shape))
-            at += _aligned(array.nbytes)
-        return views
 
 
 @dataclass(frozen=True)
@@ -128,4 +127,8 @@ class Landing:
         return arrival.tokens.numpy().astype(np.int32)
 
     def _make(self) -> tuple[Tensor, torch.cuda.Event]:
-        return torch.empty(self._most_tokens, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
+        return torch.empty(self._most_tokens, dtype=torch.int64, pin_memory=True), _event()
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -54,7 +54,17 @@ class Flushed(msgspec.Struct, frozen=True, tag=True):
     now: float
 
 
-Record = Made | Planned | Committed | Flushed
+class Paused(msgspec.Struct, frozen=True, tag=True):
+    """A call of `pause`."""
+
+    retract: bool
+
+
+class Resumed(msgspec.Struct, frozen=True, tag=True):
+    """A call of `resume`."""
+
+
+Record = Made | Planned | Committed | Flushed | Paused | Resumed
 
 
 class RecordingScheduler(Scheduler):
@@ -90,6 +100,14 @@ class RecordingScheduler(Scheduler):
     def flush_cache(self, now: float) -> FlushCacheReply:
         self._write(Flushed(now))
         return super().flush_cache(now)
+
+    def pause(self, retract: bool) -> None:
+        self._write(Paused(retract))
+        super().pause(retract)
+
+    def resume(self) -> None:
+        self._write(Resumed())
+        super().resume()
 
     def _write(self, record: Record) -> None:
         body = msgspec.msgpack.encode(record)
@@ -129,6 +147,10 @@ def replay(data: bytes) -> tuple[int, str | None]:
                 scheduler.commit(StepResult.decode(record.result), record.now)
             case Flushed():
                 scheduler.flush_cache(record.now)
+            case Paused():
+                scheduler.pause(record.retract)
+            case Resumed():
+                scheduler.resume()
         scheduler.take_output()
         problems = scheduler.check()
         if problems:

@@ -40,6 +40,7 @@ class Scheduler:
     any number of steps may be planned before the first of them is committed. Time is the caller's, in seconds.
 
     Attributes:
+        paused: nothing is planned until `resume`.
         conservation_errors_total: commits after which the books of the KV pool did not add up; it should stay 0.
     """
 
@@ -76,6 +77,7 @@ class Scheduler:
         )
         self._in_flight: deque[PlannedStep] = deque()
         self._steps = 0
+        self.paused = False
         self._eos = np.zeros(limits.vocab_size, np.bool_)
         self._eos[[token for token in limits.eos_token_ids if token < limits.vocab_size]] = True
 
@@ -84,10 +86,12 @@ class Scheduler:
     def plan(self, events: Sequence[TokenizedGenerateReqInput | AbortReq], now: float) -> StepPlan | None:
         """Take in what has arrived, and decide the next step.
 
-        None: nothing to run, or nothing before a step in flight has been committed.
+        None: nothing to run, or nothing before a step in flight has been committed, or a pause.
         """
         for event in events:
             self._intake.take(event, now)
+        if self.paused:
+            return None
         planned = self._planner.plan(self._steps, now, bool(self._in_flight))
         if planned is None:
             if self.idle:
@@ -113,6 +117,19 @@ class Scheduler:
         if not self._books_balance():
             self.conservation_errors_total += 1
 
+    def pause(self, retract: bool) -> None:
+        """Plan nothing more until `resume`; requests and aborts are still taken in, steps in flight still committed.
+
+        With `retract` what runs goes back into the queue, its committed outputs kept and its KV freed.
+        """
+        self.paused = True
+        for slot in self._slots.active.tolist() if retract else ():
+            self._life.retract(self._slots.request(slot))
+
+    def resume(self) -> None:
+        """End a pause; harmless without one."""
+        self.paused = False
+
     def take_output(self) -> BatchTokenIDOutput | None:
         """New tokens and ends since the last call; None when there are none."""
         return self._outbox.take()
@@ -135,9 +152,15 @@ class Scheduler:
         """No request is known, no step is in flight and nothing waits to be sent."""
         return not self._life.requests and not self._in_flight and self._outbox.empty
 
+    @property
+    def resting(self) -> bool:
+        """Nothing can be done until a message comes: idle, or paused with nothing left to commit or send."""
+        return (self.paused or not self._life.requests) and not self._in_flight and self._outbox.empty
+
     def flush_cache(self, now: float) -> FlushCacheReply:
-        """Forget all cached prefixes, unless something runs, waits or is in flight."""
-        if not self._life.requests and not self._in_flight and self._cache.flush():
+        """Forget all cached prefixes, unless something runs, is in flight or, without a pause, waits."""
+        busy = self.running if self.paused else len(self._life.requests)
+        if not busy and not self._in_flight and self._cache.flush():
             return FlushCacheReply(True, "Cache flushed.")
         message = f"Cache not flushed: #running-req: {self.running}, #queue-req: {self.queued}"
         return FlushCacheReply(False, message)

@@ -15,10 +15,14 @@ log = get(ACCESS_LOGGER)
 
 
 class AccessLog:
-    """Answers carry x-request-id; the line has peer, request, status, seconds and that id."""
+    """Answers carry x-request-id; the line has peer, request, status, seconds and that id.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Paths that begin with one of `exclude` get no line.
+    """
+
+    def __init__(self, app: ASGIApp, exclude: tuple[str, ...] = ()) -> None:
         self._app = app
+        self._exclude = exclude
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,8 +41,11 @@ class AccessLog:
         try:
             await self._app(scope, receive, labelled)
         finally:
+            self._write(scope, identity, time.monotonic() - started)
+
+    def _write(self, scope: Scope, identity: str, seconds: float) -> None:
+        if not scope["path"].startswith(self._exclude):
             client = scope.get("client")
             peer = f"{client[0]}:{client[1]}" if client else "-"
-            seconds = time.monotonic() - started
             line = f"{scope['method']} {quote(scope['path'])} HTTP/{scope['http_version']}"
             log.info('%s - "%s" %s %.3fs id=%s', peer, line, scope["radixlm.status"] or "-", seconds, identity)

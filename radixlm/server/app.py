@@ -8,17 +8,32 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from radixlm.server import control, health, info, native
+from radixlm.server import control, health, info, loads, log_control, native, parser_routes, tokens
 from radixlm.server.access import AccessLog
+from radixlm.server.anthropic import routes as anthropic
 from radixlm.server.errors import flat
+from radixlm.server.ollama import routes as ollama
 from radixlm.server.openai import chat, completions, models
+from radixlm.server.openai.responses.routes import Responses
 from radixlm.server.route import Endpoint, Row
 from radixlm.server.services import Services
 
 
 def rows(services: Services) -> tuple[Row, ...]:
     """The route table of one server. /metrics exists only with --enable-metrics."""
-    table = (*health.ROWS, *info.ROWS, *native.ROWS, *completions.ROWS, *chat.ROWS, *models.ROWS, *control.ROWS)
+    table = (
+        *(*health.ROWS, *info.ROWS, *native.ROWS, *completions.ROWS, *chat.ROWS, *models.ROWS),
+        *(
+            *tokens.ROWS,
+            *parser_routes.ROWS,
+            *Responses().rows(),
+            *anthropic.ROWS,
+            *ollama.ROWS,
+            *loads.ROWS,
+            *log_control.ROWS,
+            *control.ROWS,
+        ),
+    )
     return (*table, *info.METRICS_ROWS) if services.enable_metrics else table
 
 
@@ -34,7 +49,7 @@ def build_app(services: Services) -> Starlette:
     return Starlette(
         routes=[Route(row.path, Endpoint(row, services), methods=row.methods) for row in rows(services)],
         middleware=[
-            Middleware(AccessLog),
+            Middleware(AccessLog, exclude=services.access_log_exclude_prefixes),
             Middleware(
                 CORSMiddleware,
                 allow_origins=["*"],

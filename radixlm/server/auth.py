@@ -35,7 +35,11 @@ def header(scope: Mapping[str, Any], name: bytes) -> str | None:
 
 
 def _token(scope: Mapping[str, Any]) -> str:
-    scheme, _, token = (header(scope, b"authorization") or "").partition(" ")
+    """The key in `Authorization: Bearer`, or where there is no such header in `x-api-key` (Anthropic's clients)."""
+    given = header(scope, b"authorization")
+    if given is None:
+        return (header(scope, b"x-api-key") or "").strip()
+    scheme, _, token = given.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 

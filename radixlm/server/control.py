@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from radixlm.base.errors import RequestError
-from radixlm.protocol.control import VERBS, FlushCacheReply, Verb
+from radixlm.protocol.control import VERBS, DoneReply, FlushCacheReply, PauseReq, Verb
 from radixlm.server.auth import Gate
 from radixlm.server.exchange import Exchange, decode
 from radixlm.server.limits import MAX_FLUSH_TIMEOUT_S
@@ -50,7 +50,23 @@ async def _flush_cache(exchange: Exchange, verb: Verb, request: msgspec.Struct) 
         await asyncio.sleep(_FLUSH_RETRY_S)
 
 
-_CALLS: Mapping[str, Call] = {"flush_cache": _flush_cache}
+async def _pause(exchange: Exchange, verb: Verb, request: msgspec.Struct) -> None:
+    """Returns once nothing is generated any more."""
+    assert isinstance(request, PauseReq)
+    await exchange.services.manager.pause(request.mode)
+    await exchange.json(msgspec.to_builtins(DoneReply("Generation paused successfully.")))
+
+
+async def _continue(exchange: Exchange, verb: Verb, request: msgspec.Struct) -> None:
+    await exchange.services.manager.resume()
+    await exchange.json(msgspec.to_builtins(DoneReply("Generation continued successfully.")))
+
+
+_CALLS: Mapping[str, Call] = {
+    "flush_cache": _flush_cache,
+    "pause_generation": _pause,
+    "continue_generation": _continue,
+}
 
 
 def _handler(verb: Verb) -> Handler:

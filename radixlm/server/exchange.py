@@ -12,14 +12,13 @@ from starlette.types import Receive, Scope, Send
 from radixlm.base.errors import RequestError
 from radixlm.server.auth import header
 from radixlm.server.errors import ClientGoneError, MalformedError, SchemaError
+from radixlm.server.framing import EVENTS, Framing, encode_json
 from radixlm.server.limits import MAX_BODY_BYTES, MAX_REQUEST_ID_CHARS
 from radixlm.server.services import Services
 
 T = TypeVar("T")
 
 JSON = "application/json"
-_encoder = msgspec.json.Encoder()
-_DONE = b"data: [DONE]\n\n"
 
 
 def request_id(scope: Scope) -> str:
@@ -40,15 +39,19 @@ class Exchange:
     """What a handler works with: the request's parts, and the ways to answer it, of which it uses one, once.
 
     Attributes:
-        status: of the answer, None until it has begun. streaming: whether it is an event stream.
+        status: of the answer, None until it has begun. streaming: whether it is a stream.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, services: Services) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, services: Services, framing: Framing = EVENTS
+    ) -> None:
+        """`framing` is how a stream's messages look."""
         self.scope = scope
         self.services = services
         self.status: int | None = None
         self.streaming = False
         self._complete = False
+        self._framing = framing
         self._receive = receive
         self._send = send
 
@@ -80,32 +83,33 @@ class Exchange:
         if content_type != JSON:
             raise MalformedError(f"Unsupported Media Type: send the body as {JSON}")
 
-    async def json(self, content: Any, status: int = 200) -> None:
-        await self.answer(_encoder.encode(content), JSON, status)
+    async def json(self, content: Any, status: int = 200, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        await self.answer(encode_json(content), JSON, status, headers)
 
     async def text(self, content: str, status: int = 200) -> None:
         await self.answer(content.encode(), "text/plain; charset=utf-8", status)
 
-    async def answer(self, content: bytes, content_type: str, status: int = 200) -> None:
+    async def answer(
+        self, content: bytes, content_type: str, status: int = 200, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
         length = str(len(content)).encode()
-        headers = [(b"content-type", content_type.encode()), (b"content-length", length)]
-        await self._start(status, headers)
+        await self._start(status, [(b"content-type", content_type.encode()), (b"content-length", length), *headers])
         await self._finish(b"" if self.scope["method"] == "HEAD" else content)
 
     async def events(self, contents: Iterable[Any]) -> None:
-        """Send each of `contents` as one event, all in one write; the first call sends the headers."""
-        data = b"".join([b"data: " + _encoder.encode(content) + b"\n\n" for content in contents])
+        """Send each of `contents` as one message, all in one write; the first call sends the headers."""
+        data = b"".join([self._framing.message(content) for content in contents])
         if not self.streaming:
             self.streaming = True
-            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+            headers = [(b"content-type", self._framing.content_type), (b"cache-control", b"no-cache")]
             await self._start(200, headers)
         if data:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end_events(self, contents: Iterable[Any] = ()) -> None:
-        """Send the last events and the [DONE] mark, and end the answer."""
+        """Send the last messages and the stream's end mark, and end the answer."""
         await self.events(contents)
-        await self._finish(_DONE)
+        await self._finish(self._framing.end)
 
     async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work`, cancelling it when the client hangs up (then ClientGoneError). The body has been read before."""

@@ -4,6 +4,7 @@ A view turns transcripts into a route's JSON; whatever ends early (an error, a c
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -13,10 +14,12 @@ from radixlm.base.errors import RequestError
 from radixlm.frontend.choice import Choice, ChoiceRequest, Update
 from radixlm.protocol.messages import FinishReason
 from radixlm.server.answer import cached_tokens_of
+from radixlm.server.auth import header
 from radixlm.server.exchange import Exchange
 from radixlm.server.limits import MAX_CHOICES, MAX_N
 from radixlm.server.services import Services
 
+TIMEOUT_HEADER = b"x-request-timeout"
 _SPAN = 1 << 64
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: the increment of splitmix64
 
@@ -145,29 +148,71 @@ async def merged_updates(choices: Sequence[Choice]) -> AsyncGenerator[list[tuple
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
+def time_limit_s(exchange: Exchange) -> float | None:
+    """How long the request may take: the smaller of its x-request-timeout header and --request-timeout, in seconds."""
+    given, limit_s = header(exchange.scope, TIMEOUT_HEADER), exchange.services.request_timeout_s
+    if given is None:
+        return limit_s
+    try:
+        asked_s = float(given)
+    except ValueError:
+        asked_s = math.nan
+    if not 0 < asked_s < math.inf:
+        raise RequestError("x-request-timeout must be a number of seconds above 0", "x-request-timeout")
+    return asked_s if limit_s is None else min(asked_s, limit_s)
+
+
 async def generate(exchange: Exchange, requests: list[ChoiceRequest], view: View, stream: bool) -> None:
     """Answer `exchange` with the continuations of `requests`. RequestError when refused before the first byte."""
-    refuse_unless_serving(exchange.services)
-    choices = await exchange.services.manager.submit_all(requests)
+    services, limit_s = exchange.services, time_limit_s(exchange)
+    refuse_unless_serving(services)
     try:
-        transcripts = [Transcript(index, choice) for index, choice in enumerate(choices)]
-        async with aclosing(merged_updates(choices)) as updates:
-            async for batch in updates:
-                for index, update in batch:
-                    transcripts[index].take(update)
-                if not exchange.streaming:
-                    _raise_refusals(transcripts[index] for index, _ in batch)
-                if stream:
-                    await exchange.events(
-                        [event for index, update in batch for event in view.events(transcripts[index], update)]
-                    )
-        if stream:
-            await exchange.end_events(view.closing(transcripts))
-        else:
-            await exchange.json(view.whole(transcripts))
-    finally:
-        for choice in choices:
-            choice.abort()
+        async with asyncio.timeout(limit_s) as timer:
+            choices = await services.manager.submit_all(requests)
+            try:
+                await _answer(exchange, requests, choices, view, stream)
+            finally:
+                for choice in choices:
+                    choice.abort()
+    except TimeoutError:
+        if not timer.expired():
+            raise
+        limit = f"the {limit_s:g} s that x-request-timeout or --request-timeout allow"
+        raise RequestError(f"Request timeout reached: it has not ended within {limit}.", status=503) from None
+
+
+async def _answer(
+    exchange: Exchange, requests: Sequence[ChoiceRequest], choices: Sequence[Choice], view: View, stream: bool
+) -> None:
+    transcripts = [Transcript(index, choice) for index, choice in enumerate(choices)]
+    async with aclosing(written(exchange.services, requests, transcripts)) as batches:
+        async for batch in batches:
+            if not exchange.streaming:
+                _raise_refusals(transcript for transcript, _ in batch)
+            if stream:
+                await exchange.events(
+                    [event for transcript, update in batch for event in view.events(transcript, update)]
+                )
+    if stream:
+        await exchange.end_events(view.closing(transcripts))
+    else:
+        await exchange.json(view.whole(transcripts))
+
+
+async def written(
+    services: Services, requests: Sequence[ChoiceRequest], transcripts: Sequence[Transcript]
+) -> AsyncGenerator[list[tuple[Transcript, Update]], None]:
+    """Follow the choices of `transcripts` to their ends, writing down and logging; yields what is new each time."""
+    log = services.request_log
+    for request, transcript in zip(requests, transcripts, strict=True):
+        log.received(request, transcript.choice)
+    async with aclosing(merged_updates([transcript.choice for transcript in transcripts])) as updates:
+        async for batch in updates:
+            for index, update in batch:
+                transcripts[index].take(update)
+                if update.finished is not None:
+                    log.finished(requests[index], transcripts[index].choice, transcripts[index].text)
+            yield [(transcripts[index], update) for index, update in batch]
 
 
 def _raise_refusals(transcripts: Iterable[Transcript]) -> None:

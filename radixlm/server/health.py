@@ -13,7 +13,7 @@ from radixlm.server.services import Manager
 
 
 def is_ready(manager: Manager) -> bool:
-    """Whether new requests are taken."""
+    """Whether new requests are taken, if only to wait for the end of a pause."""
     return manager.ready is not None and manager.fatal is None and not manager.draining
 
 
@@ -24,7 +24,8 @@ async def handle_health(exchange: Exchange) -> None:
 
 
 async def handle_ready(exchange: Exchange) -> None:
-    await exchange.text("", 200 if is_ready(exchange.services.manager) else 503)
+    manager = exchange.services.manager
+    await exchange.text("", 200 if is_ready(manager) and not manager.paused else 503)
 
 
 async def handle_ping(exchange: Exchange) -> None:

@@ -7,3 +7,4 @@ MAX_RID_CHARS = 256
 MAX_REQUEST_ID_CHARS = 128  # of the x-request-id header
 HEALTH_GENERATE_TIMEOUT_S = 20.0
 MAX_FLUSH_TIMEOUT_S = 600.0
+MAX_STORED_RESPONSES = 1024  # with --enable-response-store; the oldest ones are forgotten

@@ -9,19 +9,20 @@ from radixlm.base.errors import RequestError
 from radixlm.base.log import get
 from radixlm.protocol.control import Level
 from radixlm.server.auth import Gate
-from radixlm.server.errors import BODIES, EVENTS, ClientGoneError, Dialect, internal_error
+from radixlm.server.errors import STYLES, ClientGoneError, Dialect, internal_error
 from radixlm.server.exchange import Exchange
 from radixlm.server.services import Services
 
 log = get(__name__)
 
 Handler = Callable[[Exchange], Awaitable[None]]
+RETRY_AFTER = (b"retry-after", b"1")  # seconds, on every 503
 CLIENT_GONE = 499  # the status that logs and metrics show when nobody was left to answer
 
 
 @dataclass(frozen=True)
 class Row:
-    """One route. `level` says who may call it, `dialect` what its error bodies look like."""
+    """One route. `level` says who may call it, `dialect` what its errors and streams look like."""
 
     path: str
     methods: tuple[str, ...]
@@ -35,17 +36,19 @@ class Endpoint:
 
     def __init__(self, row: Row, services: Services) -> None:
         self.row = row
+        self._style = STYLES[row.dialect]
         self._services = services
         self._gate = Gate(services.api_key, services.admin_api_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send, self._services)
+        exchange = Exchange(scope, receive, send, self._services, self._style.framing)
         metrics, method = self._services.metrics, scope["method"]
         metrics.http_request(self.row.path, method)
         try:
             denial = self._gate.check(scope, self.row.level)
             if denial is not None:
-                await exchange.json({"error": denial.error}, denial.status)
+                refusal = RequestError(denial.error, status=denial.status)
+                await exchange.json(self._style.denial(refusal), denial.status)
             else:
                 await self._run(exchange)
         except ClientGoneError:
@@ -67,6 +70,7 @@ class Endpoint:
     async def _fail(self, exchange: Exchange, error: RequestError) -> None:
         """Tell the client: by status while that is still possible, afterwards by an event."""
         if exchange.streaming:
-            await exchange.end_events([EVENTS[self.row.dialect](error)])
+            await exchange.end_events([self._style.event(error)])
         elif exchange.status is None:
-            await exchange.json(BODIES[self.row.dialect](error), error.status)
+            headers = [RETRY_AFTER] if error.status == 503 else []
+            await exchange.json(self._style.body(error), error.status, headers)

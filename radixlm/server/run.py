@@ -5,15 +5,19 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import psutil
 import uvicorn
 from starlette.types import ASGIApp
 
 from radixlm.base.errors import ConfigError
+from radixlm.config.groups import ServerConfig
 from radixlm.server.access import ACCESS_LOGGER
 
 TIMEOUT_KEEP_ALIVE_S = 5
@@ -55,6 +59,46 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+@dataclass(frozen=True)
+class Tls:
+    """Files of a server that speaks HTTPS, in PEM. With `ca_certs`, clients must show a certificate of one of these."""
+
+    keyfile: str
+    certfile: str
+    ca_certs: str | None = None
+    password: str | None = None
+
+    @staticmethod
+    def of(config: ServerConfig) -> "Tls | None":
+        """None without TLS. ConfigError names the flag whose file is missing or does not fit."""
+        key, certificate = config.ssl_keyfile, config.ssl_certfile
+        if key is None and certificate is None:
+            return None
+        if key is None or certificate is None:
+            raise ConfigError("--ssl-keyfile and --ssl-certfile are needed together")
+        for flag, path in (("keyfile", key), ("certfile", certificate), ("ca-certs", config.ssl_ca_certs)):
+            if path is not None and not Path(path).is_file():
+                raise ConfigError(f"--ssl-{flag} {path}: there is no such file")
+        tls = Tls(key, certificate, config.ssl_ca_certs, config.ssl_keyfile_password)
+        tls.check()
+        return tls
+
+    def check(self) -> None:
+        """ConfigError when the files cannot be used."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.certfile, self.keyfile, lambda: self.password or "")
+            if self.ca_certs is not None:
+                context.load_verify_locations(self.ca_certs)
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigError(f"the TLS files cannot be used: {error}") from None
+
+    @property
+    def verify(self) -> ssl.VerifyMode:
+        """Whether clients must show a certificate."""
+        return ssl.CERT_NONE if self.ca_certs is None else ssl.CERT_REQUIRED
+
+
 class _Uvicorn(uvicorn.Server):
     """uvicorn without its signal handlers: the launcher owns signals."""
 
@@ -64,9 +108,19 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves `app` on a socket from `bind`. `log_level` is for the HTTP side alone: uvicorn and the access log."""
+    """Serves `app` on a socket from `bind`. `log_level` is for the HTTP side alone: uvicorn and the access log.
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, log_level: str = "info") -> None:
+    `root_path` is the prefix that a proxy in front has taken off.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        log_level: str = "info",
+        root_path: str = "",
+        tls: Tls | None = None,
+    ) -> None:
         level = log_level.upper()
         logging.getLogger(ACCESS_LOGGER).setLevel(level)
         logging.getLogger("uvicorn").setLevel(level)
@@ -83,6 +137,12 @@ class HttpServer:
                 server_header=False,
                 timeout_keep_alive=TIMEOUT_KEEP_ALIVE_S,
                 backlog=BACKLOG,
+                root_path=root_path,
+                ssl_keyfile=tls.keyfile if tls else None,
+                ssl_certfile=tls.certfile if tls else None,
+                ssl_keyfile_password=tls.password if tls else None,
+                ssl_ca_certs=tls.ca_certs if tls else None,
+                ssl_cert_reqs=tls.verify if tls else ssl.CERT_NONE,
             )
         )
 

@@ -10,7 +10,7 @@ from radixlm.config.card import ModelCard
 from radixlm.config.facts import HardwareFacts
 from radixlm.config.groups import Config
 from radixlm.config.resolve import resolve
-from radixlm.engine.build import assemble
+from radixlm.engine.build import assemble, probe
 from radixlm.engine.loop import Loop
 from radixlm.loader.weights import LoadedModel
 from radixlm.protocol.messages import (
@@ -37,12 +37,15 @@ class Output:
 
 
 class LocalEngine:
-    """An engine on the CPU; `flags` are the server's, and `run_ahead` forces the depth."""
+    """An engine on the CPU, or with device="cuda" on the GPU; `flags` are the server's, `run_ahead` is the depth."""
 
     def __init__(self, loaded: LoadedModel, card: ModelCard, run_ahead: int = 0, **flags: Any) -> None:
         config = Config.from_flat({"model_path": "test", "device": "cpu", "dtype": "float32", **flags})
-        engine = assemble(resolve(config, HOST, card), card, loaded, HOST.available_bytes, None)
+        facts = HOST if config.device.device == "cpu" else probe(config.device.device)
+        available_bytes = facts.available_bytes if facts.gpu is None else facts.gpu.available_bytes
+        engine = assemble(resolve(config, facts, card), card, loaded, available_bytes, None)
         self.scheduler = engine.scheduler
+        self.runner = engine.runner
         self.ready = engine.ready
         self.outputs: dict[int, Output] = {}
         self._inbox: list[Message] = []

@@ -201,3 +201,48 @@ def _only(outcome, key):  # type: ignore[no-untyped-def]
     outcome.finished = {0: outcome.finished[key]}
     outcome.tokens = {0: outcome.tokens[key]}
     return outcome
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("retract", [False, True])
+@pytest.mark.parametrize("turn", [1, 3, 9])
+def test_a_pause_changes_no_token(depth: int, retract: bool, turn: int) -> None:
+    """40 requests of which 4 run: a pause freezes them or frees their memory, and all end as if there were none."""
+    jobs = [Job(0, prompt(800 + i, 20), 12, ignore_eos=True) for i in range(40)]
+    setup = Setup(num_pages=64, slots=4, depth=depth)
+    world = World(setup)
+    world.turn([job.message(key) for key, job in enumerate(jobs)])
+    for _ in range(turn):
+        world.turn([])
+    running = world.scheduler.running
+    world.scheduler.pause(retract)
+    world.turn([AbortReq([39])])
+    for _ in range(depth + 2):
+        world.turn([])
+    before = world.device.computed_tokens
+    assert world.scheduler.resting and not world.scheduler.idle and 39 in world.outcome.finished
+    assert world.scheduler.running == (0 if retract else running)
+    assert world.scheduler.flush_cache(0.0).success == retract
+    assert not retract or world.cache.free_pages == setup.num_pages
+    world.turn([])
+    assert world.device.computed_tokens == before
+    world.scheduler.resume()
+    while not world.scheduler.idle:
+        world.turn([])
+    for key, job in enumerate(jobs[:39]):
+        assert (world.outcome.tokens[key], world.outcome.finished[key].reason.type) == job.expected(12)
+    assert replay(world.log.getvalue())[1] is None
+
+
+def test_what_is_paused_can_be_aborted() -> None:
+    jobs = [Job(0, prompt(900 + i, 20), 50, ignore_eos=True) for i in range(6)]
+    world = World(Setup(slots=4))
+    world.turn([job.message(key) for key, job in enumerate(jobs)])
+    for _ in range(5):
+        world.turn([])
+    world.scheduler.pause(retract=False)
+    world.turn([AbortReq(list(range(6)))])
+    while not world.scheduler.idle:
+        world.turn([])
+    assert {finished.reason.type for finished in world.outcome.finished.values()} == {"abort"}
+    assert world.scheduler.flush_cache(0.0).success and world.cache.free_pages == 64

@@ -31,14 +31,27 @@ class Script:
 
 
 class FakeTokenizer:
+    bos_token_id = 1
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [self.bos_token_id] * add_special_tokens + [ord(c) for c in text]
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join(chr(token) for token in ids if token != EOS or not skip_special_tokens)
+
+    def piece(self, id_: int) -> bytes:
+        return b"" if id_ == EOS else chr(id_).encode()
+
+    def is_special(self, id_: int) -> bool:
+        return id_ == EOS
 
 
 class FakeTemplate:
     """Renders `<role>content` per message, and a last `<assistant>`; kwargs are shown so that tests can see them."""
 
     def render(self, messages, tools=None, add_generation_prompt=True, continue_final_message=False, **kwargs):  # type: ignore[no-untyped-def]
+        if not messages:
+            raise RequestError("messages must not be empty", "messages")
         if any(message["content"] == "explode" for message in messages):
             raise RequestError("the chat template cannot render these messages: roles must alternate", "messages")
         tail = messages[-1]["content"] if continue_final_message else ""
@@ -60,6 +73,8 @@ class FakeManager:
         self.stats: SchedulerStats | None = None
         self.fatal: str | None = None
         self.draining = False
+        self.paused = False
+        self.pauses: list[str] = []
         self.pulse_age_s = 0.0
         self.busy = False
         self.script: Callable[[ChoiceRequest], Script] = lambda request: Script()
@@ -98,6 +113,16 @@ class FakeManager:
         if verb == "flush_cache":
             return FlushCacheReply(not self.busy, "Requests are running." if self.busy else "Cache flushed.")
         return InternalStateReply({"step": 7})
+
+    async def pause(self, mode: str) -> None:
+        self.paused = True
+        self.pauses.append(mode)
+        if mode == "abort":
+            self.abort(None, abort_all=True)
+
+    async def resume(self) -> None:
+        self.paused = False
+        self.pauses.append("resume")
 
     def healthy(self, now_monotonic: float) -> bool:
         return self.pulse_age_s < 20

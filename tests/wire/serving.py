@@ -11,7 +11,7 @@ import httpx
 
 from radixlm.observability.metrics import Metrics
 from radixlm.server.app import build_app
-from radixlm.server.run import HttpServer, bind, loop_factory
+from radixlm.server.run import HttpServer, Tls, bind, loop_factory
 from radixlm.server.services import Services
 from tests.wire.fake_manager import FakeManager, FakeTemplate
 
@@ -52,12 +52,14 @@ class Live:
 
 
 @contextmanager
-def live_server(manager: FakeManager | None = None, **changes: Any) -> Iterator[Live]:
+def live_server(
+    manager: FakeManager | None = None, root_path: str = "", tls: Tls | None = None, **changes: Any
+) -> Iterator[Live]:
     manager = manager or FakeManager()
     services = make_services(manager, **changes)
     listening = bind("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    server = HttpServer(build_app(services), listening, "warning")
+    server = HttpServer(build_app(services), listening, "warning", root_path, tls)
 
     def run() -> None:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -73,6 +73,32 @@ def test_openai_client_in_both_modes(server: LiveServer) -> None:
     assert completion.choices[0].finish_reason == "length"
 
 
+def test_a_pause_under_load_frees_the_cache_and_changes_no_token(server: LiveServer) -> None:
+    params = {"max_new_tokens": 20, "temperature": 0, "ignore_eos": True}
+    bodies = [{"text": f"Story number {number} begins", "sampling_params": params} for number in range(8)]
+
+    async def ask_all(pause: bool) -> list[list[int]]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            asked = [asyncio.create_task(client.post("/generate", json=body)) for body in bodies]
+            if pause:
+                while server.internal_state()["num_running_reqs"] < len(bodies):
+                    await asyncio.sleep(0.01)
+                assert (await client.post("/pause_generation", json={"mode": "retract"})).json()["status"] == "ok"
+                late = asyncio.create_task(client.post("/generate", json=FRANCE))
+                assert (await client.post("/flush_cache")).status_code == 200
+                state = server.internal_state()
+                assert (state["num_running_reqs"], state["num_queue_reqs"]) == (0, len(bodies))
+                assert state["kv_available_tokens"] == state["max_total_num_tokens"]
+                assert (await client.get("/ready")).status_code == 503 and not late.done()
+                await client.post("/continue_generation", json={})
+                assert (await late).json()["text"].startswith(" Paris")
+            answers = [(await task).json() for task in asked]
+        assert [answer["meta_info"]["num_retractions"] for answer in answers] == [int(pause)] * len(bodies)
+        return [answer["output_ids"] for answer in answers]
+
+    assert asyncio.run(ask_all(False)) == asyncio.run(ask_all(True))
+
+
 def test_seeds_on_every_route(server: LiveServer) -> None:
     def native(seed: int) -> str:
         params = {"max_new_tokens": 12, "temperature": 1.0, "sampling_seed": seed}

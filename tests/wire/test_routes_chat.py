@@ -84,8 +84,6 @@ def test_continuing_the_final_message(live):
     body = {"messages": messages, "continue_final_message": True}
     assert live.http.post("/v1/chat/completions", json=body).status_code == 200
     assert live.manager.requests[0].text == "<user>hi<assistant>Once"
-    refused = live.chat("hi", continue_final_message=True)
-    assert refused.status_code == 400 and refused.json()["param"] == "continue_final_message"
 
 
 def test_prompt_ids_skip_the_template(live):
@@ -169,16 +167,6 @@ def test_usage_by_default_when_the_server_says_so():
 def test_usage_without_cache_report():
     with live_server() as live:
         assert live.chat("hi").json()["usage"]["prompt_tokens_details"] is None
-
-
-def test_tools_that_may_not_be_called_pass(live):
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    assert live.chat("hi", tools=[tool], tool_choice="none").status_code == 200
-    assert live.chat("hi", tools=[], tool_choice="auto").status_code == 200
-    refused = live.chat("hi", tools=[tool])
-    assert refused.status_code == 400 and refused.json()["param"] == "tools"
-    refused = live.chat("hi", tools=[tool], tool_choice="required")
-    assert refused.status_code == 400 and refused.json()["param"] == "tool_choice"
 
 
 def test_an_abort_by_the_user_ends_normally_and_an_error_does_not(live):

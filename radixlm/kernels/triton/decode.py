@@ -1,7 +1,8 @@
 """Attention of one query token per row over paged keys and values, split along the keys. Knows tensors only.
 
 Flash-decoding (Dao et al., 2023): programs take pieces of a row's keys, and the one that finishes last merges them by
-their log-sum-exp (arXiv 2205.14135 has the arithmetic), so that a step needs one launch per layer.
+their log-sum-exp, so that a layer needs one launch. The pieces are cut on the device, once a step, so that each
+multiprocessor gets about as many keys as every other: the host need not know lengths, and a graph fits any.
 """
 
 from dataclasses import dataclass
@@ -13,44 +14,54 @@ from torch import Tensor
 
 from radixlm.kernels.triton.device import Device, device_of
 
-MAX_SPLITS = 128
-MIN_SPLIT_TOKENS = 128  # a shorter piece costs more to merge than it saves
+MIN_PIECE_TOKENS = 128  # a shorter piece costs more to merge than it saves
+TILE_BYTES = 32768  # keys and values that a program loads at a time
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+PIECE: tl.constexpr = tl.constexpr(8)  # integers that describe a piece
 
 
 @dataclass(frozen=True)
 class DecodeScratch:
-    """What pieces of rows leave for the merge; one instance serves all layers of a step, one after the other.
+    """How a step's rows are cut, and what pieces leave for the merge; one serves all layers, one after the other.
 
-    partial: float32 [rows, kv heads, splits, group, head_dim]; lse: float32 [rows, kv heads, splits, group], base 2;
-    arrived: int32 [rows, kv heads], zero between launches. All three are empty when splits is 1.
+    pieces: int32 [P, 8]: row, or -1 for none; slot; first key, and one past the last; the row's first piece; how many
+    it has. partial: float32 [P, kv heads, group, head_dim]; lse: float32 [P, kv heads, group], base 2; arrived: int32
+    [rows, kv heads], zero between launches.
     """
 
-    splits: int
+    pieces: Tensor
     partial: Tensor
     lse: Tensor
     arrived: Tensor
 
 
-def split_count(rows: int, kv_heads: int, device: Device) -> int:
-    """Pieces per row, without knowing lengths: one even wave when rows are few, else waves enough to even them out."""
-    programs = rows * kv_heads
-    resident = device.multiprocessors * 2
-    if programs * 4 <= resident:
-        return min(resident // programs, MAX_SPLITS)
-    return min(-(-resident * 4 // programs), MAX_SPLITS)
-
-
 def decode_scratch(rows: int, heads: int, kv_heads: int, head_dim: int, device: torch.device) -> DecodeScratch:
-    """Scratch for any step of `rows` decode rows; its tensors may be baked into a graph."""
-    splits = split_count(max(rows, 1), kv_heads, device_of(device)) if rows else 1
-    pieces = rows * kv_heads if splits > 1 else 0
+    """Scratch for any step of `rows` decode rows, at least 1; its tensors may be baked into a graph."""
+    pieces = rows + max(1, device_of(device).multiprocessors // kv_heads)
     group = heads // kv_heads
     return DecodeScratch(
-        splits,
-        torch.empty((pieces, splits, group, head_dim), dtype=torch.float32, device=device),
-        torch.empty((pieces, splits, group), dtype=torch.float32, device=device),
-        torch.zeros(pieces, dtype=torch.int32, device=device),
+        torch.empty((pieces, PIECE.value), dtype=torch.int32, device=device),
+        torch.empty((pieces, kv_heads, group, head_dim), dtype=torch.float32, device=device),
+        torch.empty((pieces, kv_heads, group), dtype=torch.float32, device=device),
+        torch.zeros((rows, kv_heads), dtype=torch.int32, device=device),
+    )
+
+
+def cut_rows(scratch: DecodeScratch, slots: Tensor, starts: Tensor, window: int | None) -> None:
+    """Cut a step's rows into pieces; to be launched before the first layer. The arguments: see `paged_decode`."""
+    rows, kv_heads = scratch.arrived.shape
+    _cut_rows[(1,)](
+        slots,
+        starts,
+        scratch.pieces,
+        rows,
+        scratch.pieces.shape[0],
+        device_of(slots.device).multiprocessors,
+        KV_HEADS=kv_heads,
+        WINDOW=window or 0,
+        MIN_PIECE=MIN_PIECE_TOKENS,
+        BLOCK=1024,
+        num_warps=8,
     )
 
 
@@ -58,51 +69,46 @@ def paged_decode(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
-    slots: Tensor,
-    starts: Tensor,
     page_table: Tensor,
     page_size: int,
     scale: float,
     scratch: DecodeScratch,
+    out: Tensor,
     *,
-    window: int | None = None,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Attend the token at position starts[r] of each row to positions 0..starts[r] of its pages, itself included.
+) -> None:
+    """Attend each row's newest token to the keys of its pages that `cut_rows` was told of, into `out`.
 
-    q: [R, heads, head_dim], heads side by side; keys, values: [tokens, kv_heads, head_dim], contiguous; slots, starts:
-    int32 [R]; page_table: int32 [slots, pages], its rows contiguous. `window`: only the last so many positions.
-    `soft_cap`: scores become cap * tanh(score / cap) (Gemma 2, arXiv 2408.00118). `sinks`: float32 [heads], a logit
-    per head that takes weight and gives no value. Returns [R, heads * head_dim] in q's dtype, in `out` if given.
+    q: [R, heads, head_dim], heads side by side; keys, values: [tokens, kv_heads, head_dim], contiguous; page_table:
+    int32 [slots, pages], its rows contiguous; out: [R, heads * head_dim] in q's dtype, contiguous. `soft_cap`: scores
+    become cap * tanh(score / cap) (Gemma 2, arXiv 2408.00118). `sinks`: float32 [heads], a logit per head that takes
+    weight and gives no value.
+
+    For `cut_rows`, row r's newest token is at position starts[r] of slot slots[r] (int32 [R]) and sees all positions up
+    to it, or with `window` the last so many.
     """
-    rows, heads, head_dim = q.shape
+    _, heads, head_dim = q.shape
     kv_heads = keys.shape[1]
     group = heads // kv_heads
-    if out is None:
-        out = torch.empty((rows, heads * head_dim), dtype=q.dtype, device=q.device)
-    if rows == 0:
-        return out
     block_d = triton.next_power_of_2(head_dim)
     group_merge = triton.next_power_of_2(group)
-    block_n, stages, warps = _tiling(block_d, keys.element_size(), device_of(q.device))
-    _decode[(kv_heads, scratch.splits, rows)](
+    programs = scratch.arrived.numel()
+    block_n, stages = _tiling(block_d, keys.element_size(), programs, device_of(q.device))
+    _decode[(kv_heads, scratch.pieces.shape[0])](
         q,
         keys,
         values,
         out,
+        scratch.pieces,
         scratch.partial,
         scratch.lse,
         scratch.arrived,
-        slots,
-        starts,
         page_table,
         q if sinks is None else sinks,
         q.stride(0),
         page_table.stride(0),
         scale,
-        scratch.splits,
         KV_HEADS=kv_heads,
         GROUP=group,
         GROUP_DOT=max(16, group_merge),
@@ -110,44 +116,79 @@ def paged_decode(
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         BLOCK_N=block_n,
-        MERGE_SPLITS=max(1, min(16, 8192 // (group_merge * block_d))),
-        MIN_SPLIT=MIN_SPLIT_TOKENS,
+        BLOCK_MERGE=max(1, min(16, 4096 // (group_merge * block_d))),
         PAGE_SIZE=page_size,
-        WINDOW=window or 0,
         SOFT_CAP=soft_cap or 0.0,
         SINKS=sinks is not None,
-        SPLIT=scratch.splits > 1,
-        num_warps=warps,
+        num_warps=4,
         num_stages=stages,
     )
-    return out
 
 
-def _tiling(block_d: int, element_bytes: int, device: Device) -> tuple[int, int, int]:
-    """Keys per step, pipeline depth and warps, within the shared memory."""
-    block_n = 64 if block_d * element_bytes <= 256 else 32
-    tile_bytes = 2 * block_n * block_d * element_bytes
-    stages = max(1, min(3, device.shared_bytes // (2 * tile_bytes)))
-    return block_n, stages, 4
+def _tiling(block_d: int, element_bytes: int, programs: int, device: Device) -> tuple[int, int]:
+    """Keys per step and pipeline depth; with depth 5 two tiles of keys and values are under way, with 3 one.
+
+    Three programs of depth 5 fit a multiprocessor, or five of depth 3: which is better where all then run at once.
+    """
+    flat = 3 * device.multiprocessors < programs <= 5 * device.multiprocessors
+    deep = element_bytes == 2 and device.shared_bytes > 5 * TILE_BYTES and not flat
+    return max(16, TILE_BYTES // (2 * block_d * element_bytes)), 5 if deep else 3
 
 
-@triton.jit(do_not_specialize=["splits"], do_not_specialize_on_alignment=["q", "out", "slots", "starts", "sinks"])
+@triton.jit(do_not_specialize=["rows", "limit"], do_not_specialize_on_alignment=["slots", "starts"])
+def _cut_rows(
+    slots, starts, pieces, rows, limit, multiprocessors,
+    KV_HEADS: tl.constexpr, WINDOW: tl.constexpr, MIN_PIECE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    lane = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.int64)
+    for at in tl.range(0, rows, BLOCK):
+        end = tl.load(starts + at + lane, mask=at + lane < rows, other=-1) + 1
+        total += tl.minimum(end, WINDOW) if WINDOW > 0 else end
+    # One more program than multiprocessors would have two of them share one, and all wait for it.
+    share = tl.maximum(tl.cdiv(tl.sum(total, 0), tl.maximum(multiprocessors // KV_HEADS, 1)), MIN_PIECE).to(tl.int32)
+    used = 0
+    for at in tl.range(0, rows, BLOCK):
+        row = at + lane
+        end = tl.load(starts + row, mask=row < rows, other=-1) + 1
+        slot = tl.load(slots + row, mask=row < rows, other=0)
+        length = tl.minimum(end, WINDOW) if WINDOW > 0 else end
+        # A piece may be a quarter longer than its share, rather than leave a short one behind.
+        count = tl.where(row < rows, tl.maximum(tl.cdiv(4 * length.to(tl.int64) - share, 4 * share), 1), 0).to(tl.int32)
+        first = used + tl.cumsum(count, 0) - count
+        each = length // tl.maximum(count, 1)
+        longer = length - each * count
+        for j in tl.range(0, tl.max(count, 0)):
+            piece = pieces + (first + j) * PIECE
+            begin = end - length + j * each + tl.minimum(j, longer)
+            stop = begin + each + (j < longer).to(tl.int32)
+            mask = j < count
+            tl.store(piece, row, mask=mask)
+            tl.store(piece + 1, slot, mask=mask)
+            tl.store(piece + 2, begin, mask=mask)
+            tl.store(piece + 3, stop, mask=mask)
+            tl.store(piece + 4, first, mask=mask)
+            tl.store(piece + 5, count, mask=mask)
+        used += tl.sum(count, 0)
+    for at in tl.range(used, limit, BLOCK):
+        tl.store(pieces + (at + lane) * PIECE, -1, mask=at + lane < limit)
+
+
+@triton.jit(do_not_specialize_on_alignment=["q", "out", "sinks"])
 def _decode(
     q,
     keys,
     values,
     out,
+    pieces,
     partial,
     lse,
     arrived,
-    slots,
-    starts,
     table,
     sinks,
     q_stride,
     table_stride,
     scale,
-    splits,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     GROUP_DOT: tl.constexpr,
@@ -155,31 +196,25 @@ def _decode(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    MERGE_SPLITS: tl.constexpr,
-    MIN_SPLIT: tl.constexpr,
+    BLOCK_MERGE: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     SINKS: tl.constexpr,
-    SPLIT: tl.constexpr,
 ):
-    head, split, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    end = tl.load(starts + row) + 1
-    first = 0
-    if WINDOW > 0:
-        first = tl.maximum(end - WINDOW, 0)
-    share = tl.cdiv(tl.cdiv(end - first, splits), BLOCK_N) * BLOCK_N
-    share = tl.maximum(share, MIN_SPLIT)
-    begin = first + split * share
-    if begin >= end:
+    head, number = tl.program_id(0), tl.program_id(1)
+    piece = pieces + number * PIECE
+    row = tl.load(piece).to(tl.int64)
+    if row < 0:
         return
-    stop = tl.minimum(begin + share, end)
+    slot = tl.load(piece + 1).to(tl.int64)
+    begin, stop = tl.load(piece + 2), tl.load(piece + 3)
+    first, count = tl.load(piece + 4), tl.load(piece + 5)
 
     g, d = tl.arange(0, GROUP_DOT), tl.arange(0, BLOCK_D)
     real = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
     q_at = row * q_stride + (head * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
     q_tile = tl.load(q + q_at, mask=real, other=0.0)
-    pages = table + tl.load(slots + row).to(tl.int64) * table_stride
+    pages = table + slot * table_stride
     n = tl.arange(0, BLOCK_N)
     best = tl.full([GROUP_DOT], float("-inf"), tl.float32)
     total = tl.zeros([GROUP_DOT], tl.float32)
@@ -207,19 +242,17 @@ def _decode(
         acc = tl.dot(weight.to(q_tile.dtype), v.to(q_tile.dtype), acc * fade[:, None], input_precision="ieee")
         best = higher
 
-    head_row = row * KV_HEADS + head
-    if SPLIT:
-        piece = (head_row * splits + split) * GROUP + g
-        tl.store(partial + piece[:, None] * HEAD_DIM + d[None, :], acc / total[:, None], mask=real)
-        tl.store(lse + piece, best + tl.log2(total), mask=g < GROUP)
+    if count > 1:
+        part = (number.to(tl.int64) * KV_HEADS + head) * GROUP + g
+        tl.store(partial + part[:, None] * HEAD_DIM + d[None, :], acc / total[:, None], mask=real)
+        tl.store(lse + part, best + tl.log2(total), mask=g < GROUP)
         # The barrier puts every thread's stores before the one thread's release.
         tl.debug_barrier()
-        pieces = tl.cdiv(end - first, share)
-        if tl.atomic_add(arrived + head_row, 1, sem="acq_rel") == pieces - 1:
-            tl.store(arrived + head_row, 0)
+        if tl.atomic_add(arrived + row * KV_HEADS + head, 1, sem="acq_rel") == count - 1:
+            tl.store(arrived + row * KV_HEADS + head, 0)
             _merge(
-                partial, lse, out, sinks, head_row, head, pieces, splits,
-                KV_HEADS, GROUP, GROUP_MERGE, HEAD_DIM, BLOCK_D, MERGE_SPLITS, SINKS,
+                partial, lse, out, sinks, row, head, first, count,
+                KV_HEADS, GROUP, GROUP_MERGE, HEAD_DIM, BLOCK_D, BLOCK_MERGE, SINKS,
             )  # fmt: skip
     else:
         if SINKS:
@@ -228,7 +261,7 @@ def _decode(
             fade = tl.exp2(best - higher)
             total = total * fade + tl.exp2(sink - higher)
             acc = acc * fade[:, None]
-        out_at = (head_row * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
+        out_at = ((row * KV_HEADS + head) * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
         tl.store(out + out_at, (acc / total[:, None]).to(out.dtype.element_ty), mask=real)
 
 
@@ -238,29 +271,29 @@ def _merge(
     lse,
     out,
     sinks,
-    head_row,
+    row,
     head,
-    pieces,
-    splits,
+    first,
+    count,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     GROUP_MERGE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    MERGE_SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
     SINKS: tl.constexpr,
 ):
     """Weigh the pieces of one row and key head by their log-sum-exp; the loads pass the first-level cache."""
-    g, d, s = tl.arange(0, GROUP_MERGE), tl.arange(0, BLOCK_D), tl.arange(0, MERGE_SPLITS)
+    g, d, s = tl.arange(0, GROUP_MERGE), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK)
     best = tl.full([GROUP_MERGE], -1e38, tl.float32)
     total = tl.zeros([GROUP_MERGE], tl.float32)
     if SINKS:
         best = tl.load(sinks + head * GROUP + g, mask=g < GROUP, other=0.0).to(tl.float32) * LOG2_E
         total += 1.0
     acc = tl.zeros([GROUP_MERGE, BLOCK_D], tl.float32)
-    for at in tl.range(0, pieces, MERGE_SPLITS):
-        real = (at + s < pieces)[:, None] & (g < GROUP)[None, :]
-        piece = (head_row * splits + at + s)[:, None] * GROUP + g[None, :]
+    for at in tl.range(0, count, BLOCK):
+        real = (at + s < count)[:, None] & (g < GROUP)[None, :]
+        piece = ((first + at + s).to(tl.int64) * KV_HEADS + head)[:, None] * GROUP + g[None, :]
         weight = tl.load(lse + piece, mask=real, other=float("-inf"), cache_modifier=".cg")
         part_at = piece[:, :, None] * HEAD_DIM + d[None, None, :]
         mask = real[:, :, None] & (d < HEAD_DIM)[None, None, :]
@@ -271,6 +304,6 @@ def _merge(
         total = total * fade + tl.sum(weight, 0)
         acc = acc * fade[:, None] + tl.sum(part * weight[:, :, None], 0)
         best = higher
-    out_at = (head_row * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
+    out_at = ((row * KV_HEADS + head) * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
     mask = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
     tl.store(out + out_at, (acc / total[:, None]).to(out.dtype.element_ty), mask=mask)

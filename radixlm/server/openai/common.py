@@ -1,17 +1,17 @@
 """What completions and chat share: common fields, their native names, usage and chunk pieces. Knows neither route."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from radixlm.base.errors import RequestError
 from radixlm.frontend.choice import ChoiceRequest
 from radixlm.protocol.messages import CacheNamespace, FinishReason
 from radixlm.server.generation import Transcript, choice_seed
+from radixlm.server.names import renamed, served_name
 from radixlm.server.native import check_rid
 from radixlm.server.refused import Refused
 from radixlm.server.services import Services
@@ -90,20 +90,10 @@ def sampling_of(body: CommonBody) -> dict[str, Any]:
     return {native: value for native, value in given.items() if value is not None}
 
 
-@contextmanager
-def own_names(max_tokens: str, prompt: str) -> Iterator[None]:
+def own_names(max_tokens: str, prompt: str) -> AbstractContextManager[None]:
     """Errors of validation speak of native fields; inside this block they name the route's own instead."""
     shown = {native: name for name, native in SAMPLING_NAMES.items()}
-    shown |= {"max_new_tokens": max_tokens, "text": prompt, "input_ids": prompt}
-    try:
-        yield
-    except RequestError as error:
-        native = error.field or ""
-        own = shown.get(native, native)
-        if own == native:
-            raise
-        message = error.message.replace(native, own) if "_" in native else error.message
-        raise RequestError(message, own, error.status, error.code) from None
+    return renamed(shown | {"max_new_tokens": max_tokens, "text": prompt, "input_ids": prompt})
 
 
 def expand(prompts: Sequence[ChoiceRequest], n: int, rid: str | None) -> list[ChoiceRequest]:
@@ -139,7 +129,7 @@ class Frame:
         self.continuous_usage = bool(options.continuous_usage_stats)
         self.final_usage = bool(options.include_usage) or services.stream_response_default_include_usage
         self._services = services
-        self._model = body.model or services.served_model_name
+        self._model = served_name(services, body.model)
         self._created = int(time.time())
         self._id = ""
 
@@ -153,7 +143,7 @@ class Frame:
         end = transcripts[0].completion_tokens
         return {"weight_version": version, "weight_versions": [{"version": version, "start": 0, "end": end}]}
 
-    def usage(self, transcripts: Sequence[Transcript]) -> dict[str, Any]:
+    def usage(self, transcripts: Sequence[Transcript], reasoning_tokens: int = 0) -> dict[str, Any]:
         """Usage of these choices. A prompt counts once; its cached part is what its first computation found."""
         prompts = [transcripts[start : start + self.n] for start in range(0, len(transcripts), self.n)]
         prompt_tokens = sum(siblings[0].prompt_tokens for siblings in prompts)
@@ -166,5 +156,5 @@ class Frame:
             "total_tokens": prompt_tokens + completion_tokens,
             "completion_tokens": completion_tokens,
             "prompt_tokens_details": details,
-            "reasoning_tokens": 0,
+            "reasoning_tokens": reasoning_tokens,
         }

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,7 +10,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from radixlm.base.errors import CapacityError
-from radixlm.config.capacity import ELEMENT_BYTES, PoolSize, budget_report, kv_pool_tokens, settle
+from radixlm.config.capacity import (
+    ELEMENT_BYTES,
+    PoolSize,
+    budget_report,
+    graph_sizes,
+    kv_pool_tokens,
+    most_step_tokens,
+    settle,
+)
 from radixlm.config.groups import Config
 from radixlm.config.resolve import Resolved, resolve
 from tests.unit.config.machines import GIB, LAPTOP, MACHINES, MIB, QWEN3_8B, SERVER_CPU, SMOLLM2
@@ -176,3 +185,58 @@ def test_laptop_starts_the_demo() -> None:
     facts = replace(LAPTOP, available_bytes=2 * GIB)
     resolved = resolve(Config.from_flat({"model_path": "demo"}), facts, SMOLLM2)
     assert kv_pool_tokens(resolved, SMOLLM2, 540 * MIB, facts.available_bytes, 4).tokens > 8192
+
+
+@pytest.mark.parametrize(
+    ("flags", "most_rows", "sizes"),
+    [
+        ({"cuda_graph_max_bs_decode": 40}, 4096, (1, 2, 4, 8, 12, 16, 24, 32, 40)),
+        ({"cuda_graph_max_bs_decode": 40}, 10, (1, 2, 4, 8, 10)),
+        ({"cuda_graph_max_bs_decode": 3}, 4096, (1, 2, 3)),
+        ({}, 1, (1,)),
+        ({"cuda_graph_bs_decode": [9, 3, 9]}, 4096, (3, 9)),
+        ({"cuda_graph_bs_decode": [900, 3]}, 100, (3, 100)),
+        ({"disable_cuda_graph_padding": True}, 5, (1, 2, 3, 4, 5)),
+        ({"disable_cuda_graph": True}, 4096, ()),
+        ({"device": "cpu"}, 4096, ()),
+    ],
+)
+def test_graph_sizes(flags: dict[str, Any], most_rows: int, sizes: tuple[int, ...]) -> None:
+    resolved = resolve(Config.from_flat({"model_path": "m", **flags}), MACHINES["h200"], QWEN3_8B)
+    assert graph_sizes(resolved, most_rows) == sizes
+
+
+@given(st.integers(1, 4096))
+def test_graph_sizes_reach_all_rows_and_waste_little(most_rows: int) -> None:
+    resolved = resolve(Config.from_flat({"model_path": "m"}), MACHINES["h200"], QWEN3_8B)
+    sizes = graph_sizes(resolved, most_rows)
+    assert sizes[-1] == most_rows and len(sizes) <= 60
+    for low, high in pairwise(sizes):
+        assert high - low <= max(8, low / 8) and high > low
+
+
+def test_the_pool_takes_no_more_than_the_measured_room() -> None:
+    resolved = resolve(Config.from_flat({"model_path": "m"}), MACHINES["h200"], QWEN3_8B)
+    free = kv_pool_tokens(resolved, QWEN3_8B, 16 * GIB, 140 * GIB, 2)
+    assert kv_pool_tokens(resolved, QWEN3_8B, 16 * GIB, 140 * GIB, 2, 200 * GIB) == free
+    tight = kv_pool_tokens(resolved, QWEN3_8B, 16 * GIB, 140 * GIB, 2, 50 * GIB)
+    assert 50 * GIB - 147_456 < tight.bytes <= 50 * GIB and "all that is left beside weights" in tight.reason
+    for room in (0, -GIB, 10 * MIB):
+        with pytest.raises(CapacityError, match="smaller --chunked-prefill-size"):
+            kv_pool_tokens(resolved, QWEN3_8B, 16 * GIB, 140 * GIB, 2, room)
+    forced = resolve(Config.from_flat({"model_path": "m", "max_total_tokens": 1000}), MACHINES["h200"], QWEN3_8B)
+    pool = kv_pool_tokens(forced, QWEN3_8B, 16 * GIB, 140 * GIB, 2, 10 * MIB)
+    assert pool.tokens == 1000 and pool.warning is not None and "70 that memory allows" in pool.warning
+
+
+@pytest.mark.parametrize(
+    ("flags", "tokens"),
+    [
+        ({"chunked_prefill_size": 8192, "max_running_requests": 16}, 8192),
+        ({"chunked_prefill_size": 2048}, 4096 + 512),
+        ({"chunked_prefill_size": -1, "max_running_requests": 16}, 40_976),
+    ],
+)
+def test_the_largest_step(flags: dict[str, Any], tokens: int) -> None:
+    resolved = resolve(Config.from_flat({"model_path": "m", **flags}), MACHINES["h200"], QWEN3_8B)
+    assert most_step_tokens(resolved) == tokens

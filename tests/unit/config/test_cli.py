@@ -71,11 +71,15 @@ def test_accepted(words: str, name: str, value: object) -> None:
 def test_every_working_flag_can_be_given() -> None:
     """One word of each flag's type reaches the flat view through every spelling."""
     words = {int: ["5"], float: ["0.5"], str: ["text"], bool: []}
-    json_words = {"json_model_override_args": ["{}"], "extra_metric_labels": ['{"a": "b"}']}
+    own_words = {
+        "json_model_override_args": ["{}"],
+        "extra_metric_labels": ['{"a": "b"}'],
+        "watchdog_timeout": ["7"],
+        "log_requests_level": ["1"],
+        "fastapi_root_path": ["/prefix"],
+    }
     for item in fields_by_name().values():
-        given = json_words.get(item.name) or (list(item.flag.choices[-1:]) if item.flag.choices else words[item.base])
-        if item.name == "watchdog_timeout":
-            given = ["7"]
+        given = own_words.get(item.name) or (list(item.flag.choices[-1:]) if item.flag.choices else words[item.base])
         for spelling in item.spellings:
             model = [] if item.name == "model_path" else ["m"]
             config = read_serve([*model, spelling, *given])

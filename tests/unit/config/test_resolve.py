@@ -7,7 +7,7 @@ import pytest
 from radixlm.base.errors import ConfigError
 from radixlm.config.facts import HardwareFacts
 from radixlm.config.groups import Config
-from radixlm.config.resolve import Resolved, resolve
+from radixlm.config.resolve import Decision, Resolved, resolve
 from tests.unit.config.machines import LAPTOP, LONG_FP32, MACHINES, MODELS, QWEN3_8B, SERVER_CPU, SMOLLM2
 
 
@@ -23,14 +23,14 @@ SNAPSHOT = {
     ("server", "smollm2"): ("cpu", "bfloat16", 16, 512, 64, 0, 0.5, 262_144),
     ("server", "qwen3-8b"): ("cpu", "bfloat16", 16, 512, 64, 0, 0.5, 1_310_720),
     ("server", "long-fp32"): ("cpu", "float32", 16, 512, 64, 0, 0.5, 4_194_304),
-    ("t4", "smollm2"): ("cuda", "float16", 1, 2048, None, 1, 0.758, None),
-    ("t4", "qwen3-8b"): ("cuda", "float16", 1, 2048, None, 1, 0.758, None),
-    ("4090", "qwen3-8b"): ("cuda", "bfloat16", 1, 4096, None, 1, 0.724, None),
-    ("a100-40", "qwen3-8b"): ("cuda", "bfloat16", 1, 4096, None, 1, 0.834, None),
-    ("h100", "qwen3-8b"): ("cuda", "bfloat16", 1, 8192, None, 1, 0.841, None),
-    ("h100", "long-fp32"): ("cuda", "float16", 1, 8192, None, 1, 0.841, None),
-    ("h200", "qwen3-8b"): ("cuda", "bfloat16", 1, 8192, None, 1, 0.91, None),
-    ("b200", "qwen3-8b"): ("cuda", "bfloat16", 1, 16_384, None, 1, 0.862, None),
+    ("t4", "smollm2"): ("cuda", "float16", 1, 2048, None, 1, 0.757, None),
+    ("t4", "qwen3-8b"): ("cuda", "float16", 1, 2048, None, 1, 0.757, None),
+    ("4090", "qwen3-8b"): ("cuda", "bfloat16", 1, 4096, None, 1, 0.72, None),
+    ("a100-40", "qwen3-8b"): ("cuda", "bfloat16", 1, 4096, None, 1, 0.833, None),
+    ("h100", "qwen3-8b"): ("cuda", "bfloat16", 1, 8192, None, 1, 0.835, None),
+    ("h100", "long-fp32"): ("cuda", "float16", 1, 8192, None, 1, 0.835, None),
+    ("h200", "qwen3-8b"): ("cuda", "bfloat16", 1, 8192, None, 1, 0.907, None),
+    ("b200", "qwen3-8b"): ("cuda", "bfloat16", 1, 16_384, None, 1, 0.857, None),
 }
 
 
@@ -149,14 +149,41 @@ def test_run_ahead() -> None:
 
 
 def test_memory_share_on_cuda_follows_the_chunk() -> None:
-    """512 + 1.5 x tokens of a step + 128 MiB, and never less than 10 GiB on a large device."""
+    """512 + 1.5 x tokens of a step + 128 + 2 x graph rows MiB, and never less than 10 GiB on a large device."""
     total = 81_559
     assert run(MACHINES["h100"], chunked_prefill_size=2048).config.cache.mem_fraction_static == round(
         (total - 10_240) / total, 3
     )
     assert run(MACHINES["h100"], "qwen3-8b", chunked_prefill_size=-1).config.cache.mem_fraction_static == round(
-        max((total - 512 - 1.5 * 40_960 - 128) / total, 0.05), 3
+        max((total - 512 - 1.5 * 40_960 - 128 - 2 * 256) / total, 0.05), 3
     )
+    assert run(MACHINES["h100"], "qwen3-8b", chunked_prefill_size=-1, disable_cuda_graph=True).decision(
+        "mem_fraction_static"
+    ) == Decision("mem_fraction_static", 0.239, "62,080 of 81,559 MiB are kept for activations")
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "backend", "rows"),
+    [
+        ("h200", {}, "full", 4096),
+        ("4090", {}, "full", 1024),
+        ("t4", {}, "full", 128),
+        ("h200", {"cuda_graph_max_bs_decode": 7}, "full", 7),
+        ("h200", {"cuda_graph_bs_decode": [9, 3], "cuda_graph_max_bs_decode": 7}, "full", 9),
+        ("h200", {"disable_cuda_graph_padding": True}, "full", 256),
+        ("t4", {"disable_cuda_graph_padding": True}, "full", 128),
+        ("h200", {"disable_cuda_graph": True}, "disabled", None),
+        ("h200", {"disable_decode_cuda_graph": True}, "disabled", None),
+        ("h200", {"disable_cuda_graph": True, "cuda_graph_backend_decode": "full"}, "full", 4096),
+        ("h200", {"cuda_graph_backend_decode": "disabled"}, "disabled", None),
+        ("server", {}, None, None),
+    ],
+)
+def test_decode_graphs(machine: str, flags: dict[str, Any], backend: str | None, rows: int | None) -> None:
+    state = run(MACHINES[machine], **flags)
+    assert state.config.device.cuda_graph_backend_decode == backend
+    assert state.config.device.cuda_graph_max_bs_decode == rows
+    assert state.decode_graphs == (backend == "full")
 
 
 def test_cards_are_distinct() -> None:

@@ -76,6 +76,39 @@ def test_a_last_assistant_message_is_continued_or_becomes_a_users() -> None:
     assert "[user] I am" in template(TURNS).render(history)
     assert "[assistant] I am" in template(TURNS).render(history, add_generation_prompt=False)
     assert "[user] I am" in template(TURNS).render([assistant("I am")])
+    parts = [{"type": "text", "text": "I"}, {"type": "text", "text": "am"}]
+    assert (
+        template(TURNS).render([user("a"), assistant(parts)], continue_final_message=True).endswith("[assistant]I am")
+    )
+    for last in (user("b"), assistant("I am", tool_calls=[{"function": {"name": "f"}}])):
+        with pytest.raises(RequestError) as caught:
+            template(TURNS).render([user("a"), last], continue_final_message=True)
+        assert caught.value.field == "continue_final_message"
+
+
+def test_thoughts_among_an_assistants_parts_are_set_apart() -> None:
+    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "yes"}]
+    shown = "{% for m in messages %}({{ m.reasoning_content }})[{{ m.content }}]{% endfor %}"
+    assert template(shown).render([assistant(parts, tool_calls=[{"function": {"name": "f"}}])]) == "(hm)[yes]"
+    with pytest.raises(RequestError, match="text only"):
+        template(shown).render([user(parts)])
+
+
+def test_a_template_that_ignores_developers_is_given_the_system() -> None:
+    shown = "{% if m.role in ['system', 'user'] %}{{ m.role }}:{{ m.content }} {% endif %}"
+    known = "{% for m in messages %}" + shown + "{% endfor %}"
+    messages = [{"role": "Developer", "content": "be kind"}, user("a")]
+    assert template(known).render(messages) == "system:be kind user:a "
+    assert (
+        template("{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}").render(messages).startswith("dev")
+    )
+
+
+def test_rendering_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radixlm.frontend.template.RENDER_LIMIT_S", 0.05)
+    slow = "{% for i in range(9999) %}{% for j in range(9999) %}x{{ j }}{% endfor %}{% endfor %}"
+    with pytest.raises(RequestError, match=r"more than 0\.05 s"):
+        template(slow).render([user("a")])
 
 
 def test_tools_choose_their_own_template_and_form() -> None:
@@ -99,6 +132,15 @@ def test_tools_choose_their_own_template_and_form() -> None:
             [user("a"), assistant("", tool_calls=[{"function": {"name": "f", "arguments": "{"}}])],
             "messages[1].tool_calls[0].function.arguments",
         ),
+        (
+            [user("a"), assistant("", tool_calls=[{"function": {"name": "f", "arguments": "[1]"}}])],
+            "messages[1].tool_calls[0].function.arguments",
+        ),
+        (
+            [assistant("", tool_calls=[{"function": {"name": "f", "arguments": "[" * 100_000}}])],
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        ([user("a"), {"role": "wizard", "content": "x"}], "messages[1].role"),
         ([user("a"), {"role": "system", "content": "late"}], "messages"),
     ],
 )

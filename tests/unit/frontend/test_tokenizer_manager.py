@@ -183,6 +183,137 @@ async def test_updates_that_were_not_read_are_merged_in_order() -> None:
 
 
 @on_loop
+async def test_a_stream_waits_for_its_interval_but_not_for_its_first_and_last_tokens() -> None:
+    world = World(stream_interval=3)
+    task = asyncio.create_task(world.manager.run())
+    own = {"stream_interval": 2}
+    request = ChoiceRequest(text="a", stream=True)
+    usual, often = await world.manager.submit_all([request, ChoiceRequest(text="a", stream=True, sampling_params=own)])
+    seen: dict[int, list[str]] = {usual.key: [], often.key: []}
+
+    async def read(choice: Choice) -> None:
+        async for update in choice.updates():
+            seen[choice.key].append(update.text)
+
+    readers = asyncio.gather(read(usual), read(often))
+    for text in "abcdefg":
+        new = {choice.key: ids(text) for choice in (usual, often)}
+        await world.put(new, [world.start(usual), world.start(often)] if text == "a" else [])
+        await world.settle()
+    assert (seen[usual.key], seen[often.key]) == (["a", "bcd", "efg"], ["a", "bc", "de", "fg"])
+    length = FinishReason("length", length=8)
+    await world.put({usual.key: ids("h"), often.key: ids("h")}, ended=[ended(c.key, length, 8) for c in (usual, often)])
+    await readers
+    assert seen[usual.key][-1] == seen[often.key][-1] == "h"
+    task.cancel()
+
+
+@on_loop
+async def test_a_full_queue_refuses_before_anything_is_sent() -> None:
+    """8 may run (see `ready`), 2 may wait."""
+    world = World(max_queued_requests=2)
+    task = asyncio.create_task(world.manager.run())
+    world.ready(100)
+    one = ChoiceRequest(text="a")
+    with pytest.raises(RequestError):
+        await world.manager.submit_all([one] * 11)
+    choices = await world.manager.submit_all([one] * 10)
+    with pytest.raises(RequestError, match=r"^The request queue is full\.$") as full:
+        await world.manager.submit(one)
+    assert full.value.status == 503 and len(world.requests()) == 10 == world.manager.live
+    await world.put({choices[0].key: []}, ended=[ended(choices[0].key, ABORT)])
+    await world.settle()
+    await world.manager.submit(one)
+    task.cancel()
+
+
+@on_loop
+async def test_the_queue_is_counted_by_what_really_runs_where_that_is_known() -> None:
+    """The KV pool lets only 3 of 8 run; an idle pulse and one before admission say nothing of that."""
+    world = World(max_queued_requests=2)
+    world.ready(100)
+    one = ChoiceRequest(text="a")
+    for running, queued, accepted in ((0, 0, True), (3, 0, True), (0, 4, True), (3, 1, False), (4, 1, True)):
+        world.manager.stats = None
+        await world.manager.submit_all([one] * (5 - world.manager.live))
+        world.manager.stats = SchedulerStats(time=0, step=1, num_running_reqs=running, num_queue_reqs=queued)
+        if accepted:
+            choice = await world.manager.submit(one)
+            world.manager._end_here(world.manager._requests.live[choice.key], ABORT)
+        else:
+            with pytest.raises(RequestError, match="queue is full"):
+                await world.manager.submit(one)
+
+
+@on_loop
+async def test_a_pause_holds_new_requests_back_until_it_ends() -> None:
+    world = World()
+    task = asyncio.create_task(world.manager.run())
+
+    async def call(work: Coroutine[Any, Any, None]) -> control.PauseReq | control.ContinueReq:
+        calling = asyncio.create_task(work)
+        await world.settle()
+        request = world.link.sent[-1]
+        assert isinstance(request, ControlReq)
+        reply = msgspec.msgpack.encode(control.DoneReply("done"))
+        await world.link.incoming.put(ControlReply(request.call, reply))
+        await calling
+        decoded = msgspec.msgpack.decode(request.body, type=control.BY_NAME[request.verb].request)
+        assert isinstance(decoded, control.PauseReq | control.ContinueReq)
+        return decoded
+
+    assert await call(world.manager.pause("retract")) == control.PauseReq("retract")
+    held = asyncio.create_task(world.manager.submit(ChoiceRequest(text="a")))
+    await world.settle()
+    assert world.manager.paused and not held.done() and not world.requests()
+    await call(world.manager.resume())
+    await held
+    assert not world.manager.paused and len(world.requests()) == 1
+    task.cancel()
+
+
+@on_loop
+async def test_a_pause_that_aborts_returns_when_nobody_is_left() -> None:
+    world = World()
+    task = asyncio.create_task(world.manager.run())
+    one, two = await world.manager.submit_all([ChoiceRequest(text="a"), ChoiceRequest(text="b")])
+    pausing = asyncio.create_task(world.manager.pause("abort"))
+    await world.settle()
+    assert isinstance(world.link.sent[-1], AbortReq) and not pausing.done()
+    await world.put({one.key: [], two.key: []}, ended=[ended(one.key, ABORT), ended(two.key, ABORT)])
+    await asyncio.wait_for(pausing, 1)
+    held = asyncio.create_task(world.manager.submit(ChoiceRequest(text="a")))
+    await world.settle()
+    assert not any(isinstance(message, ControlReq) for message in world.link.sent) and not held.done()
+    world.manager.fail("it broke")
+    with pytest.raises(RequestError, match="it broke"):
+        await held
+    task.cancel()
+
+
+@on_loop
+async def test_a_refused_pause_is_none() -> None:
+    world = World(control_timeout_s=0.01)
+    with pytest.raises(RequestError):
+        await world.manager.pause("in_place")
+    assert not world.manager.paused
+    await world.manager.submit(ChoiceRequest(text="a"))
+
+
+@on_loop
+async def test_draining_ends_a_pause() -> None:
+    world = World(control_timeout_s=0.01)
+    world.manager.paused = True
+    world.manager._open.clear()
+    held = asyncio.create_task(world.manager.submit(ChoiceRequest(text="a")))
+    await world.settle()
+    assert await world.manager.drain(1) == 0
+    with pytest.raises(RequestError, match="shutting down"):
+        await held
+    assert [type(message) for message in world.link.sent] == [ControlReq]
+
+
+@on_loop
 async def test_all_or_nothing() -> None:
     world = World()
     good = ChoiceRequest(text="a", rid="good")

@@ -39,7 +39,7 @@ REFUSED: list[tuple[str, Any]] = [
     *(("beam_width", value) for value in (2, 0, True)),
     ("custom_params", {"a": 1}),
     ("watermark", {"enabled": True}),
-    ("stream_interval", 2),
+    *(("stream_interval", value) for value in (0, 1.5, "2")),
     ("max_tokens", 3),
     ("x" * 1000, 3),
 ]

@@ -47,6 +47,21 @@ def test_table(gate, level, token, status):
 
 
 @pytest.mark.parametrize(
+    ("own", "bearer", "passes"),
+    [
+        ("user-key", None, True),
+        ("wrong", None, False),
+        ("user-key", "Bearer wrong", False),
+        ("wrong", "Bearer user-key", True),
+    ],
+)
+def test_anthropics_header_counts_where_there_is_no_other(own, bearer, passes):
+    asked = scope(token=bearer)
+    asked["headers"].append((b"x-api-key", own.encode()))
+    assert (USER_KEY.check(asked, "user") is None) == passes
+
+
+@pytest.mark.parametrize(
     ("client", "origin", "local"),
     [
         ("127.0.0.1", None, True),

@@ -1,14 +1,23 @@
 """docs/api.md names every route, every field and every limit."""
 
 import re
+import tomllib
 from pathlib import Path
 
-from radixlm.server import limits, native
+import pytest
+
+from radixlm.server import limits, native, tokens
+from radixlm.server.anthropic import routes as anthropic
 from radixlm.server.app import rows
+from radixlm.server.ollama import routes as ollama
 from radixlm.server.openai import chat, completions
+from radixlm.server.openai.responses import body as responses
+from radixlm.server.refused import Refusals
 from tests.wire.fake_manager import FakeManager
 from tests.wire.serving import make_services
 
+OLLAMA = "`/api/chat`, `/api/generate`, `/api/show`, `/api/tags`"
+SURFACE = tomllib.loads((Path(__file__).parent / "sglang_surface.toml").read_text("utf-8"))
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text("utf-8")
 
 
@@ -40,6 +49,28 @@ def test_no_planned_route_answers():
     assert planned and not planned & registered
 
 
+def test_every_route_of_sglang_has_a_status():
+    listed = names(table_lines("Routes"))
+    assert not set(SURFACE["routes"].split()) - listed
+    for line in table_lines("Routes"):
+        status = line.split("|")[4].strip()
+        assert status.split(":")[0].split(" ")[0].rstrip(";") in ("works", "planned", "refused"), line
+        assert not status.startswith("refused") or len(status) > len("refused: "), line
+
+
+@pytest.mark.parametrize(
+    ("title", "body"),
+    [
+        ("`/generate`", "generate"),
+        ("`/v1/completions`", "completions"),
+        ("`/v1/messages`", "messages"),
+        ("`/v1/responses`", "responses"),
+    ],
+)
+def test_every_field_of_sglang_has_a_status(title, body):
+    assert not set(SURFACE[body].split()) - names(table_lines(title))
+
+
 def test_every_field_is_listed():
     generate, completion = table_lines("`/generate`"), table_lines("`/v1/completions`")
     both = completion + table_lines("`/v1/chat/completions`")
@@ -47,6 +78,12 @@ def test_every_field_is_listed():
         (generate, native.GenerateBody, native.REFUSED),
         (completion, completions.CompletionBody, completions.REFUSED),
         (both, chat.ChatBody, chat.REFUSED),
+        (table_lines("`/tokenize` and `/detokenize`"), tokens.TokenizeBody, Refusals([])),
+        (table_lines("`/tokenize` and `/detokenize`"), tokens.DetokenizeBody, Refusals([])),
+        (table_lines("`/v1/messages`"), anthropic.MessagesBody, anthropic.REFUSED),
+        (table_lines("`/v1/responses`"), responses.ResponsesBody, responses.REFUSED),
+        (table_lines(OLLAMA), ollama.ChatBody, ollama.CHAT_REFUSED),
+        (table_lines(OLLAMA), ollama.GenerateBody, ollama.GENERATE_REFUSED),
     ):
         refused = names([line for line in lines if "refused" in line.split("|")[2]])
         assert set(body.__struct_fields__) <= names(lines)
@@ -56,7 +93,13 @@ def test_every_field_is_listed():
 def test_every_limit_is_listed():
     text = section("Limits")
     assert limits.MAX_BODY_BYTES == 64 * 1024 * 1024 and "64 MiB" in text
-    for value in (limits.MAX_N, limits.MAX_CHOICES, limits.MAX_RID_CHARS, limits.MAX_REQUEST_ID_CHARS):
+    for value in (
+        limits.MAX_STORED_RESPONSES,
+        limits.MAX_N,
+        limits.MAX_CHOICES,
+        limits.MAX_RID_CHARS,
+        limits.MAX_REQUEST_ID_CHARS,
+    ):
         assert f"{value:,}" in text
     assert f"{limits.MAX_FLUSH_TIMEOUT_S:g} s" in text
     assert f"{limits.HEALTH_GENERATE_TIMEOUT_S:g} s" in section("Routes")

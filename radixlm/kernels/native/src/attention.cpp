@@ -105,8 +105,8 @@ class Worker {
   }
 
   // One piece of work: tokens [first, last) of row `row`, key heads [head, last_head).
-  void run(const TQ* q, ptrdiff_t q_row, const TKV* pool_keys, const TKV* pool_values, const Rows& rows, const Piece& piece,
-           TQ* out) {
+  void run(const TQ* q, ptrdiff_t q_row, const TKV* pool_keys, const TKV* pool_values, const Rows& rows,
+           const Piece& piece, TQ* out) {
     start = rows.starts[piece.row] + piece.first;
     n = (piece.last - piece.first) * group;
     ptrdiff_t token = rows.offsets[piece.row] + piece.first, end = rows.starts[piece.row] + piece.last;
@@ -217,7 +217,8 @@ class Worker {
     }
   }
 
-  // One tile of rows, from row `i` and the head's `j`-th, against the packed block; they stand at positions low .. high.
+  // One tile of rows, from row `i` and the head's `j`-th, against the packed block; they stand at positions low ..
+  // high.
   void attend(int i, int j, int rows, ptrdiff_t block, ptrdiff_t low, ptrdiff_t high) {
     alignas(64) float scores[8 * KEYS] = {};
     alignas(64) M weights[8 * KEYS];
@@ -241,7 +242,8 @@ class Worker {
     }
   }
 
-  // Scores of one query to weights; the row's running peak, total and output follow. `position` is relative to the block.
+  // Scores of one query to weights; the row's running peak, total and output follow. `position` is counted from the
+  // block's first key.
   void softmax(const float* scores, M* weights, int row, bool edge, ptrdiff_t position) {
     vf s[KEY_VECTORS], peak = splat(LOWEST);
     vf lanes = lane_numbers(), last = splat(float(position));

@@ -43,7 +43,8 @@ void scale_by(const T* x, const T* weight, float by, T* y, ptrdiff_t n) {
 
 // Vector v of x begins at x + v / heads * x_row + v % heads * n.
 template <class T>
-void rms_norm(const T* x, ptrdiff_t x_row, ptrdiff_t heads, const T* weight, T* y, ptrdiff_t vectors, ptrdiff_t n, float eps) {
+void rms_norm(const T* x, ptrdiff_t x_row, ptrdiff_t heads, const T* weight, T* y, ptrdiff_t vectors, ptrdiff_t n,
+              float eps) {
   each_token(vectors, n, [=](ptrdiff_t v) {
     const T* from = x + v / heads * x_row + v % heads * n;
     scale_by(from, weight, inverse_rms(from, n, eps), y + v * n, n);

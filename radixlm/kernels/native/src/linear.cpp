@@ -50,8 +50,8 @@ void finish(const float* sums, T* y, ptrdiff_t columns) {
 
 // One panel for the rows [first, last).
 template <class T>
-void panel_rows(const Shape<T>& s, ptrdiff_t panel, const T* x, ptrdiff_t x_row, const T* packed, const float* bias, T* y,
-                ptrdiff_t y_row, ptrdiff_t first, ptrdiff_t last) {
+void panel_rows(const Shape<T>& s, ptrdiff_t panel, const T* x, ptrdiff_t x_row, const T* packed, const float* bias,
+                T* y, ptrdiff_t y_row, ptrdiff_t first, ptrdiff_t last) {
   int width = s.width(panel);
   ptrdiff_t column = panel * LINEAR_PANEL * W, columns = std::min<ptrdiff_t>(width * W, s.out - column);
   ptrdiff_t tiles = (last - first + tile_rows(width) - 1) / tile_rows(width);
@@ -96,13 +96,13 @@ extern "C" {
 
 int64_t radixlm_packed_elements(int64_t out, int64_t in) { return (out + W - 1) / W * W * in; }
 
-#define LINEAR(T)                                                                                                        \
-  void radixlm_pack_##T(const void* weight, int64_t weight_row, void* packed, int64_t out, int64_t in) {                 \
-    pack((const T*)weight, weight_row, (T*)packed, out, in);                                                             \
-  }                                                                                                                      \
-  void radixlm_linear_##T(const void* x, int64_t x_row, const void* packed, const void* bias, void* y, int64_t rows,     \
-                          int64_t out, int64_t in) {                                                                     \
-    linear((const T*)x, x_row, (const T*)packed, (const float*)bias, (T*)y, out, rows, out, in);                         \
+#define LINEAR(T)                                                                                                     \
+  void radixlm_pack_##T(const void* weight, int64_t weight_row, void* packed, int64_t out, int64_t in) {              \
+    pack((const T*)weight, weight_row, (T*)packed, out, in);                                                          \
+  }                                                                                                                   \
+  void radixlm_linear_##T(const void* x, int64_t x_row, const void* packed, const void* bias, void* y, int64_t rows,  \
+                          int64_t out, int64_t in) {                                                                  \
+    linear((const T*)x, x_row, (const T*)packed, (const float*)bias, (T*)y, out, rows, out, in);                      \
   }
 
 LINEAR(bf16)

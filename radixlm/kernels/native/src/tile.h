@@ -50,7 +50,9 @@ struct Step<bf16> {
   };
   using B = Pair;
   using A = Pair;
-  static Pair split(vi x) { return {floats_of(shift_left(x, 16)), floats_of(and_bits(x, splat_bits(int(0xffff0000))))}; }
+  static Pair split(vi x) {
+    return {floats_of(shift_left(x, 16)), floats_of(and_bits(x, splat_bits(int(0xffff0000))))};
+  }
   static B columns(const bf16* p) { return split(load_bits(p)); }
   static A row(const bf16* p) {
     int32_t pair;
@@ -65,10 +67,11 @@ struct Step<bf16> {
 template <class T>
 constexpr int STEP = W * Step<T>::K;
 
-// c[rows, vectors * W] += a[rows, steps * K] * panel; strides in elements. `b` is the panel, `b_step` its elements per step.
+// c[rows, vectors * W] += a[rows, steps * K] * panel; strides in elements. `b` is the panel, `b_step` its elements per
+// step.
 template <class T, int ROWS, int VECTORS>
-__attribute__((noinline)) void tile(const T* a, ptrdiff_t a_row, const T* b, ptrdiff_t b_step, ptrdiff_t steps, float* c,
-                                    ptrdiff_t c_row) {
+__attribute__((noinline)) void tile(const T* a, ptrdiff_t a_row, const T* b, ptrdiff_t b_step, ptrdiff_t steps,
+                                    float* c, ptrdiff_t c_row) {
   using S = Step<T>;
   vf sums[ROWS][VECTORS];
   for (int i = 0; i < ROWS; i++)

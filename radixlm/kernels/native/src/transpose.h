@@ -18,7 +18,8 @@ inline void transpose(vi (&r)[W]) {
   // r[4 g + c] holds, in each 128-bit lane l, column 4 l + c of rows 4 g .. 4 g + 3
   for (int c = 0; c < 4; c++) {
     vi low01 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x44), high01 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xee);
-    vi low23 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x44), high23 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xee);
+    vi low23 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x44),
+       high23 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xee);
     t[c] = _mm512_shuffle_i32x4(low01, low23, 0x88);
     t[4 + c] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
     t[8 + c] = _mm512_shuffle_i32x4(high01, high23, 0x88);

@@ -1,0 +1,47 @@
+"""Two attention backends as one: decode rows by the one, chunks by the other. Knows neither's kernels."""
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from radixlm.attention.base import AttentionFacts, RowBatch
+from radixlm.attention.device import DeviceAttention
+from radixlm.attention.flashinfer import FlashInfer, chunks_compiled
+from radixlm.attention.triton_paged import TritonPaged
+from radixlm.cache.pools.mha import MHAPool
+
+
+class Mixed(DeviceAttention):
+    """Our own decode, which the host need not plan, and FlashInfer's faster chunks."""
+
+    name: ClassVar[str] = "mixed"
+
+    @classmethod
+    def why_not(cls, facts: AttentionFacts) -> list[str]:
+        reasons = list(dict.fromkeys(TritonPaged.why_not(facts) + FlashInfer.why_not(facts)))
+        if not reasons and not chunks_compiled(facts):
+            reasons.append("FlashInfer's kernels are not compiled yet: starting with the flashinfer backend does that")
+        return reasons
+
+    def __init__(self, facts: AttentionFacts, pool: MHAPool) -> None:
+        super().__init__(facts, pool)
+        self._decode = TritonPaged(facts, pool)
+        self._chunks = FlashInfer(facts, pool)
+
+    def plan_decode(self, batch: RowBatch) -> Any:
+        return self._decode.plan_decode(batch)
+
+    def plan_chunks(self, batch: RowBatch) -> Any:
+        return self._chunks.plan_chunks(batch)
+
+    def run_decode(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Any) -> None:
+        self._decode.run_decode(layer, q, out, scale, batch, plan)
+
+    def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Any) -> None:
+        self._chunks.run_chunks(layer, q, out, scale, batch, plan)
+
+    def capture_decode(self, batch: RowBatch) -> Any:
+        return self._decode.capture_decode(batch)
+
+    def refresh_decode(self, plan: Any, batch: RowBatch) -> None:
+        self._decode.refresh_decode(plan, batch)

@@ -1,0 +1,141 @@
+"""Steps nobody asked for, run on the null page: to warm up, and to measure what device memory the largest ones take."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from radixlm.attention.base import AttentionBackend
+from radixlm.base.errors import CapacityError, RadixError
+from radixlm.cache.pools.mha import MHAPool
+from radixlm.config.capacity import GIB, graph_sizes, most_running, most_step_tokens
+from radixlm.config.card import ModelCard
+from radixlm.config.resolve import Resolved
+from radixlm.models.decoder import Decoder
+from radixlm.protocol.arrays import I32, empty_i32
+from radixlm.protocol.plan import HOST, SAMPLE, SlotInit, StepPlan
+from radixlm.protocol.sampling import SamplingParams
+from radixlm.runner.rows import Rows
+from radixlm.runner.runner import Runner
+from radixlm.runner.sampler import LOGITS_ROWS
+from radixlm.runner.staging import Staging
+
+GRAPH_BYTES = 6 << 20  # what the driver takes for a captured step beyond its tensors, about
+MARGIN_BYTES = (
+    512 << 20
+)  # for kernels not loaded yet, requests' penalties and biases, and what the device's other users do
+GREEDY = SamplingParams(temperature=0.0)
+NUCLEUS = SamplingParams(temperature=0.7, top_p=0.9)
+
+
+def null_step(counts: Sequence[int], decode_rows: int, params: SamplingParams = GREEDY) -> StepPlan:
+    """A first step of rows with `counts` tokens on slots 0, 1 ..., all sampled; page tables are left as they are."""
+    rows = len(counts)
+    zeros: I32 = np.zeros(rows, np.int32)
+    flags: I32 = np.full(rows, SAMPLE | HOST, np.int32)
+    flags[:decode_rows] = SAMPLE
+    return StepPlan(
+        step=0,
+        decode_rows=decode_rows,
+        slots=np.arange(rows, dtype=np.int32),
+        starts=zeros,
+        counts=np.array(counts, np.int32),
+        flags=flags,
+        outputs=zeros,
+        tokens=np.zeros(sum(counts[decode_rows:]), np.int32),
+        page_updates=np.zeros((0, 3), np.int32),
+        started=[SlotInit(slot, params, (), empty_i32(), empty_i32()) for slot in range(rows)],
+    )
+
+
+def run_null_step(runner: Runner, plan: StepPlan) -> None:
+    """Run it to its end; RadixError when it fails."""
+    result = runner.retire(runner.launch(plan))
+    if result.error is not None:
+        raise RadixError(f"the model does not run: {result.error}")
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the KV pool may take (`bytes`), and what was measured to be needed beside it: page tables and the largest
+    step (`step_bytes`), and all decode graphs (`graphs_bytes`)."""
+
+    bytes: int
+    step_bytes: int
+    graphs_bytes: int
+
+
+def measure_room(
+    resolved: Resolved,
+    card: ModelCard,
+    model: Decoder,
+    attention: Callable[[MHAPool], AttentionBackend],
+    kv_dtype: torch.dtype,
+    pages_per_slot: int,
+) -> Room:
+    """Device memory left for the KV pool beside all that the largest steps need, found by running them.
+
+    To be called when the weights are loaded and nothing else is. CapacityError when not even the steps fit.
+    """
+    torch.cuda.empty_cache()
+    free_bytes, _ = torch.cuda.mem_get_info()
+    tokens = most_step_tokens(resolved)
+    try:
+        taken = _measure(resolved, card, model, attention, kv_dtype, pages_per_slot, tokens)
+    except torch.OutOfMemoryError:
+        taken = None
+    torch.cuda.empty_cache()
+    if taken is None:
+        raise CapacityError(
+            f"not enough memory: {free_bytes / GIB:.2f} GiB are left beside the weights, too little for a step of "
+            f"{tokens} tokens; set a smaller --chunked-prefill-size or --max-running-requests"
+        )
+    step_bytes, graphs_bytes = taken
+    spare_bytes = MARGIN_BYTES + step_bytes // 4  # requests come in other sizes than these: memory fragments
+    return Room(free_bytes - step_bytes - graphs_bytes - spare_bytes, step_bytes, graphs_bytes)
+
+
+def _measure(
+    resolved: Resolved,
+    card: ModelCard,
+    model: Decoder,
+    attention: Callable[[MHAPool], AttentionBackend],
+    kv_dtype: torch.dtype,
+    pages_per_slot: int,
+    tokens: int,
+) -> tuple[int, int]:
+    """(step_bytes, graphs_bytes) of `Room`. All that it makes is gone when it returns."""
+    free_bytes, _ = torch.cuda.mem_get_info()
+    device = torch.device("cuda")
+    pool = MHAPool(1, resolved.page_size, card.num_layers, card.num_kv_heads, card.head_dim, kv_dtype, device)
+    rows = Rows(most_running(resolved), pages_per_slot, card.vocab_size, Staging(device))
+    runner = Runner(model, attention(pool), rows)
+    _run_largest(runner, resolved, tokens)
+    step_bytes = free_bytes - torch.cuda.mem_get_info()[0]  # the allocator still holds what the steps have used
+    return step_bytes, _graphs_bytes(runner, graph_sizes(resolved, most_running(resolved)))
+
+
+def _run_largest(runner: Runner, resolved: Resolved, tokens: int) -> None:
+    """The largest prefill step, of many short prompts and of a long one. OutOfMemoryError when it does not fit."""
+    sampled = min(LOGITS_ROWS, most_running(resolved), tokens)
+    many = [tokens // sampled] * sampled
+    many[0] = min(many[0] + tokens % sampled, resolved.context_len)
+    for counts in (many, [min(tokens, resolved.context_len)]):
+        result = runner.retire(runner.launch(null_step(counts, 0, NUCLEUS)))
+        if result.error is not None and result.error.startswith("OutOfMemoryError"):
+            raise torch.OutOfMemoryError(result.error)
+        if result.error is not None:
+            raise RadixError(f"the model does not run: {result.error}")
+
+
+def _graphs_bytes(runner: Runner, sizes: Sequence[int]) -> int:
+    """What graphs of all `sizes` will take: the largest, and for each other the mean of a few."""
+    if not sizes or not runner.capturable:
+        return 0
+    largest_bytes = runner.capture(sizes[-1:]).bytes
+    some = sorted({*sizes[:: max(len(sizes) // 4, 1)], sizes[-1]})
+    if len(some) == 1:
+        return largest_bytes
+    each_bytes = max(runner.capture(some).bytes - largest_bytes, 0) // (len(some) - 1)
+    return largest_bytes + each_bytes * (len(sizes) - 1)

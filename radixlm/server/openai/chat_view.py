@@ -1,0 +1,153 @@
+"""The shape of chat answers: deltas and whole messages with content, thinking, tool calls. Knows no request field."""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from radixlm.frontend.choice import Update
+from radixlm.parsers.events import Answer, Content, Event, Reasoning, ToolOpen
+from radixlm.parsers.pipeline import AnswerParser
+from radixlm.server.errors import openai_event
+from radixlm.server.generation import Transcript, error_of
+from radixlm.server.openai.common import Frame, finish_of
+from radixlm.server.parsing import Parsers, ReasoningCounter
+
+
+def call_id() -> str:
+    """An id for a tool call whose format has none of its own."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+class _Said:
+    """What is known of one choice's answer."""
+
+    def __init__(self, parser: AnswerParser, counter: ReasoningCounter | None) -> None:
+        self.calls = 0
+        self._parser = parser
+        self._counter = counter
+
+    def take(self, text: str, token_ids: Sequence[int], last: bool) -> list[Event]:
+        """The events of new text and its tokens."""
+        if self._counter is not None:
+            self._counter.feed(token_ids)
+        events = self._parser.feed(text)
+        if last:
+            events += self._parser.finish()
+        self.calls += sum(isinstance(event, ToolOpen) for event in events)
+        return events
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return 0 if self._counter is None else self._counter.count(self._parser.spans)
+
+
+class ChatView:
+    """Answers of /v1/chat/completions. In a stream the finish chunks come after all choices have ended."""
+
+    def __init__(self, frame: Frame, parsers: Parsers) -> None:
+        self._frame = frame
+        self._parsers = parsers
+        self._said: dict[int, _Said] = {}
+
+    def events(self, transcript: Transcript, update: Update) -> Iterator[Any]:
+        error = error_of(transcript.reason)
+        if error is not None:
+            yield openai_event(error)
+            return
+        if transcript.index not in self._said:
+            yield self._chunk(transcript, {"reasoning_content": None, "role": "assistant", "content": ""})
+        said = self._of(transcript)
+        for event in said.take(update.text, update.token_ids, update.finished is not None):
+            yield self._chunk(transcript, _delta(event))
+
+    def closing(self, transcripts: Sequence[Transcript]) -> Iterable[Any]:
+        for transcript in transcripts:
+            if error_of(transcript.reason) is None:
+                reason, matched = finish_of(transcript.reason)
+                yield self._chunk(transcript, {"reasoning_content": None}, self._finish(transcript, reason), matched)
+        if self._frame.final_usage:
+            head = self._frame.head(transcripts[0], "chat.completion.chunk")
+            yield {**head, "choices": [], "usage": self._usage(transcripts)}
+
+    def whole(self, transcripts: Sequence[Transcript]) -> Any:
+        return {
+            **self._frame.head(transcripts[0], "chat.completion"),
+            "choices": [self._choice(one) for one in transcripts],
+            "usage": self._usage(transcripts),
+            "metadata": self._frame.metadata(transcripts),
+        }
+
+    def _of(self, transcript: Transcript) -> _Said:
+        said = self._said.get(transcript.index)
+        if said is None:
+            said = self._said[transcript.index] = _Said(self._parsers.begin(), self._parsers.counter())
+        return said
+
+    def _finish(self, transcript: Transcript, reason: str | None) -> str | None:
+        """An answer that calls ends for that; a truncated one ends by its length, whatever it has called."""
+        return "tool_calls" if reason == "stop" and self._of(transcript).calls else reason
+
+    def _usage(self, transcripts: Sequence[Transcript]) -> dict[str, Any]:
+        return self._frame.usage(transcripts, sum(self._of(one).reasoning_tokens for one in transcripts))
+
+    def _choice(self, transcript: Transcript) -> dict[str, Any]:
+        answer = Answer()
+        answer.take(self._of(transcript).take(transcript.text, transcript.token_ids, True))
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": answer.content,
+            "reasoning_content": answer.reasoning or None,
+        }
+        if answer.calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id or call_id(),
+                    "index": index,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for index, call in enumerate(answer.calls)
+            ]
+        reason, matched = finish_of(transcript.reason)
+        return {
+            "index": transcript.index,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": self._finish(transcript, reason),
+            "matched_stop": None if answer.calls else matched,
+        }
+
+    def _chunk(
+        self,
+        transcript: Transcript,
+        delta: dict[str, Any],
+        finish_reason: str | None = None,
+        matched_stop: int | str | None = None,
+    ) -> dict[str, Any]:
+        chunk = self._frame.head(transcript, "chat.completion.chunk")
+        chunk["choices"] = [
+            {
+                "index": transcript.index,
+                "delta": delta,
+                "logprobs": None,
+                "finish_reason": finish_reason,
+                "matched_stop": matched_stop,
+            }
+        ]
+        if self._frame.continuous_usage:
+            chunk["usage"] = self._usage([transcript])
+        return chunk
+
+
+def _delta(event: Event) -> dict[str, Any]:
+    """An event as OpenAI's clients add it up: a call's id, type and name come once, then only arguments."""
+    if isinstance(event, Content):
+        return {"reasoning_content": None, "content": event.text}
+    if isinstance(event, Reasoning):
+        return {"reasoning_content": event.text}
+    call: dict[str, Any] = {"index": event.index}
+    if isinstance(event, ToolOpen):
+        call |= {"id": event.id or call_id(), "type": "function", "function": {"name": event.name, "arguments": ""}}
+    else:
+        call["function"] = {"arguments": event.text}
+    return {"reasoning_content": None, "content": None, "tool_calls": [call]}
