@@ -32,7 +32,7 @@ def _mix(x: Tensor) -> Tensor:
 def exponential_noise(seeds: Tensor, positions: Tensor, columns: Tensor) -> Tensor:
     """Standard exponential noise, float32 [R, C], for int64 seeds [R], positions [R] and columns [C] or [R, C].
 
-    Seed and position are mixed in 64 bits, columns in 32 (constants of Wellons' hash prospector), which devices do fast.
+    Seed and position are mixed in 64 bits, columns in 32, which is fast on devices (Wellons' hash prospector).
     """
     stream = _mix(_mix(seeds + _GOLDEN) + positions * _GOLDEN)[:, None]
     x = (columns * 0x9E3779B9 + (stream & _LOW_32)) & _LOW_32
@@ -78,8 +78,8 @@ def sample(
 
     temperature > 0, top_k >= 1, top_p in (0, 1], min_p in [0, 1]: [R]. A token is kept when it is among the top_k, the
     probability before it is at most top_p, and it has at least min_p of the largest probability, all measured on the
-    unfiltered distribution. `candidates` 0 promises that no row has a filter; otherwise the kept tokens are first sought
-    among that many, and the whole vocabulary is sorted only when they are not enough.
+    unfiltered distribution. `candidates` 0 promises that no row has a filter; otherwise the kept tokens are first
+    sought among that many, and the whole vocabulary is sorted only when they are not enough.
     """
     probs = torch.softmax(logits / temperature[:, None], dim=-1)
     if candidates == 0:
