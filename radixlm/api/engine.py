@@ -171,6 +171,9 @@ class Engine:
     # ---- between the caller's threads or loops and the engine's
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            work.close()
+            raise RuntimeError("the engine has been shut down")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _pull(self, steps: AsyncGenerator[list[Answer], None]) -> Iterator[Answer]:

@@ -74,6 +74,7 @@ class Runtime:
             allow_auto_truncate=config.server.allow_auto_truncate,
             max_queued_requests=config.server.max_queued_requests,
             stream_interval=config.server.stream_interval,
+            random_seed=config.device.random_seed,
         )
         inside = None if apart else Detokenizer(model.tokenizer)
         self.manager = TokenizerManager(settings, model.card, model.tokenizer, self._link, inside, metrics)
@@ -119,16 +120,20 @@ class Runtime:
             await asyncio.sleep(WATCH_S)
 
     async def stop(self) -> None:
-        """End the children and free the sockets; what still runs is dropped (see TokenizerManager.drain)."""
-        self._link.send(ShutdownReq())
-        await asyncio.to_thread(self._end_children)
+        """End the children and free the sockets; what still runs is failed (drain first: TokenizerManager.drain).
+
+        A scheduler that is still loading is not asked: it leaves, at once, with the pipe that ties it to us.
+        """
+        serving = self.manager.ready is not None and self._link.send(ShutdownReq())
+        self.manager.fail("the engine has been stopped")
+        await asyncio.to_thread(self._end_children, END_S if serving else 0.0)
         if self._receiving is not None:
             self._receiving.cancel()
             await asyncio.gather(self._receiving, return_exceptions=True)
         self._link.close()
         self._addresses.remove()
 
-    def _end_children(self) -> None:
-        self._children[0].wait(END_S)
+    def _end_children(self, patience_s: float) -> None:
+        self._children[0].wait(patience_s)
         for child in self._children:
             child.end(END_S)

@@ -73,7 +73,7 @@ def kv_pool_tokens(
             )
     forced_tokens = resolved.config.cache.max_total_tokens
     if forced_tokens is not None:
-        return _forced_pool(forced_tokens, page_size, page_bytes, max(pages, 0))
+        return _forced_pool(forced_tokens, page_size, page_bytes, max(pages, 0), available_bytes - weights_bytes)
     if pages < short_pages:
         need_bytes = weights_bytes + (short_pages + 1) * page_bytes
         raise CapacityError(_too_small(weights_bytes, need_bytes, share_bytes, available_bytes))
@@ -83,10 +83,17 @@ def kv_pool_tokens(
     return PoolSize(pages * page_size, pages, (pages + 1) * page_bytes, reason)
 
 
-def _forced_pool(forced_tokens: int, page_size: int, page_bytes: int, fitting_pages: int) -> PoolSize:
+def _forced_pool(forced_tokens: int, page_size: int, page_bytes: int, fitting_pages: int, left_bytes: int) -> PoolSize:
+    """`fitting_pages` are what the memory share allows, `left_bytes` is all the memory there is beside the weights."""
     pages = forced_tokens // page_size
     if pages < 1:
         raise CapacityError(f"--max-total-tokens {forced_tokens} is less than one page of {page_size} tokens")
+    if (pages + 1) * page_bytes > left_bytes:
+        raise CapacityError(
+            f"not enough memory: --max-total-tokens {forced_tokens} takes {_gib((pages + 1) * page_bytes)}, and "
+            f"{_gib(max(left_bytes, 0))} are left beside the weights; at most "
+            f"{max(left_bytes // page_bytes - 1, 0) * page_size} tokens fit"
+        )
     warning = None
     if pages > fitting_pages:
         warning = f"--max-total-tokens {forced_tokens} is more than the {fitting_pages * page_size} that memory allows"
@@ -208,7 +215,7 @@ def budget_report(
     if context_len > pool.tokens:
         lines.append(
             f"warning: the context length of {context_len} tokens exceeds the KV pool of {pool.tokens} tokens; "
-            "requests that need more than the pool are refused"
+            "longer prompts are refused, and answers end where the pool does"
         )
     numbers = {
         "max_total_num_tokens": pool.tokens,

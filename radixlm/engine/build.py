@@ -82,7 +82,7 @@ def build(config: Config, source: ModelSource, card: ModelCard) -> Engine:
         torch.set_num_threads(facts.cores)
     available_bytes = facts.gpu.available_bytes if resolved.on_cuda and facts.gpu is not None else facts.available_bytes
     dtype = getattr(torch, resolved.config.model.dtype)
-    loaded = load_model(source, card, dtype, device, config.model.load_format)
+    loaded = load_model(source, card, dtype, device, config.model.load_format, config.device.random_seed or 0)
     logger.info("weights loaded in %.1f s", loaded.seconds)
     token_bytes = load_tokenizer(source, config.model.tokenizer_path).token_bytes(card.vocab_size)
     engine = assemble(resolved, card, loaded, available_bytes, token_bytes)

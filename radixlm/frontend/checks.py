@@ -36,6 +36,8 @@ def integer(low: int, high: int = INT64_MAX) -> Check:
     def check(name: str, value: Any) -> int:
         if type(value) is not int:
             raise RequestError(f"{name} must be an integer, got {shown(value)}", name)
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise RequestError(f"{name} must fit in 64 bits, got {shown(value)}", name)
         if not low <= value <= high:
             raise RequestError(f"{name} must be {_range(low, high, False)}, got {shown(value)}", name)
         return value

@@ -1,6 +1,7 @@
 """From a request as it came to one that the scheduler can run: tokens, parameters, lengths. Keeps no request."""
 
 import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +17,7 @@ from radixlm.loader.tokenizer import Tokenizer
 from radixlm.protocol.messages import TextOptions
 from radixlm.protocol.sampling import SamplingParams
 
-_INLINE_CHARS = 4096  # about 2 ms of tokenizing; more than that goes to a thread
+_INLINE_CHARS = 512  # about 0.2 ms of tokenizing; more than that goes to a thread, where it does not hold up streams
 
 
 class Encoder(Protocol):
@@ -44,9 +45,11 @@ class Prepared:
 class Intake:
     """Checks and tokenizes. `tokenizer` None: prompts come as ids, and nothing that needs text is served."""
 
-    def __init__(self, card: ModelCard, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, card: ModelCard, tokenizer: Tokenizer | None, random_seed: int | None = None) -> None:
+        """`random_seed` makes the seeds of requests that bring none repeatable, in order of arrival."""
         self._card = card
         self._tokenizer = tokenizer
+        self._draw = random.Random(random_seed)
 
     async def prepare(self, requests: Sequence[ChoiceRequest], limits: Limits) -> list[Prepared]:
         """All of `requests`, in order; RequestError for the first that must be refused."""
@@ -61,7 +64,7 @@ class Intake:
         if (request.text is None) == (request.input_ids is None):
             raise RequestError("Exactly one of text and input_ids must be given.", "text")
         defaults = self._card.generation if request.apply_generation_defaults else None
-        sampling = validate.parse(request.sampling_params, self._card.vocab_size, defaults)
+        sampling = validate.parse(request.sampling_params, self._card.vocab_size, defaults, self._draw)
         if self._tokenizer is None:
             self._refuse_text(request, sampling.params)
         return sampling

@@ -60,6 +60,7 @@ class TokenizerManagerConfig:
     allow_auto_truncate: bool = False
     max_queued_requests: int | None = None
     stream_interval: int = 1
+    random_seed: int | None = None
     control_timeout_s: float = 120.0
     heartbeat_timeout_s: float = 20.0
 
@@ -132,7 +133,7 @@ class TokenizerManager:
         self._detokenizer = detokenizer
         self._metrics = metrics
         self._now = now
-        self._intake = Intake(card, tokenizer)
+        self._intake = Intake(card, tokenizer, config.random_seed)
         self._keys = itertools.count(1)
         self._requests = _Requests()
         self._calls = itertools.count(1)
@@ -230,11 +231,17 @@ class TokenizerManager:
     # ---- aborts
 
     def abort(self, rid: str | None, abort_all: bool = False) -> int:
-        """Stop the request called `rid`, or all of them; how many were told to stop by this call."""
+        """Stop the request called `rid`, or all of them; how many were told to stop by this call.
+
+        `rid` may also be the one id that a batch was given: its requests are called `rid`_0, `rid`_1 and so on.
+        """
         if abort_all:
             return self._abort(list(self._requests.rids.values()))
-        key = self._requests.rids.get(rid or "")
-        return 0 if key is None else self._abort([key])
+        rids = self._requests.rids
+        if rid in rids:
+            return self._abort([rids[rid]])
+        parts = ((name.rpartition("_"), key) for name, key in rids.items())
+        return self._abort([key for (batch, _, index), key in parts if batch == rid and index.isdigit()])
 
     def abort_key(self, key: int) -> None:
         """Stop one request by its internal key. Harmless when it has ended or has been told before."""

@@ -62,13 +62,13 @@ FIELDS: dict[str, Check] = {
     "stop": strings(MAX_STOPS, MAX_STOP_BYTES),
     "stop_token_ids": _as_is,
     "stop_regex": _patterns,
-    "temperature": number(0.0),
+    "temperature": number(0.0, 1e6),
     "top_p": number(0.0, 1.0, above=True),
     "top_k": _top_k,
     "min_p": number(0.0, 1.0),
     "frequency_penalty": number(-2.0, 2.0),
     "presence_penalty": number(-2.0, 2.0),
-    "repetition_penalty": number(0.0, 2.0, above=True),
+    "repetition_penalty": number(0.01, 2.0),
     "n": integer(1),  # whoever submits has made the copies
     "ignore_eos": boolean,
     "skip_special_tokens": boolean,
@@ -95,10 +95,15 @@ _PARAM_FIELDS = (
 )
 
 
-def parse(raw: Mapping[str, Any], vocab_size: int, defaults: GenerationDefaults | None = None) -> Sampling:
+def parse(
+    raw: Mapping[str, Any],
+    vocab_size: int,
+    defaults: GenerationDefaults | None = None,
+    draw: random.Random | None = None,
+) -> Sampling:
     """Check `raw` against the table; the model author's `defaults`, if given, count where `raw` is silent or null.
 
-    RequestError names the key at fault. A request without a seed gets a random one.
+    RequestError names the key at fault. A request without a seed gets one from `draw`, or a random one.
     """
     _refuse_foreign_keys(raw)
     values = {name: FIELDS[name](name, value) for name, value in raw.items() if name in FIELDS and value is not None}
@@ -118,7 +123,7 @@ def parse(raw: Mapping[str, Any], vocab_size: int, defaults: GenerationDefaults 
         )
     params = SamplingParams(
         logit_bias=_logit_bias(values.get("logit_bias", {}), vocab_size),
-        seed=values.get("sampling_seed", random.getrandbits(63)),
+        seed=values.get("sampling_seed", (draw or random).getrandbits(63)),
         **{name: values[name] for name in _PARAM_FIELDS if name in values},
     )
     text = TextOptions(params.stop, **{name: values[name] for name in _TEXT_FIELDS if name in values})

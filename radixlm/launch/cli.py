@@ -37,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RadixError as error:
         print(f"radixlm: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before the server takes signals itself
+        print("radixlm: interrupted", file=sys.stderr)
+        return 130
 
 
 def _serve(arguments: list[str]) -> int:
@@ -61,6 +64,8 @@ def _bench(arguments: list[str]) -> int:
 
 
 def _version(arguments: list[str]) -> int:
+    if arguments:
+        raise ConfigError(f"radixlm version takes no arguments: {' '.join(arguments)}")
     print(__version__)
     return 0
 

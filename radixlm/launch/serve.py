@@ -52,16 +52,16 @@ class _Server:
         self._on_ready = on_ready
         self._request_log = self._make_request_log()
         self._stop = asyncio.Event()
-        self._signals = 0
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+            loop.add_signal_handler(number, self._stop.set)
         runtime = Runtime(self._config, self._model, metrics := self._metrics())
         try:
             starting = asyncio.create_task(runtime.start())
             if not await self._first(starting):
+                starting.cancel()
                 return 0
             ready = starting.result()
             for line in ready.report:
@@ -98,8 +98,11 @@ class _Server:
                 raise RadixError(str(asking.exception()))
             return 0
         finally:
+            runtime.manager.fail("The server has been stopped.")  # what is left ends with an error, not with silence
             http.stop()
             await asyncio.wait({serving}, timeout=2.0)
+            http.stop(force=True)
+            await asyncio.wait({serving}, timeout=1.0)
             for task in (serving, watching, *([asking] if asking is not None else [])):
                 task.cancel()
 
@@ -119,10 +122,6 @@ class _Server:
         await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         return any(task.done() for task in tasks)
-
-    def _on_signal(self) -> None:
-        self._signals += 1
-        self._stop.set()
 
     def _metrics(self) -> MetricsSink:
         observe = self._config.observe

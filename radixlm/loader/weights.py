@@ -28,10 +28,16 @@ class LoadedModel:
 
 
 def load_model(
-    source: ModelSource, card: ModelCard, dtype: torch.dtype, device: torch.device, load_format: str = "auto"
+    source: ModelSource,
+    card: ModelCard,
+    dtype: torch.dtype,
+    device: torch.device,
+    load_format: str = "auto",
+    seed: int = 0,
 ) -> LoadedModel:
     """Make the card's model in `dtype` on `device` and fill it; peak memory is the model and one tensor.
 
+    `seed` is that of dummy weights.
     `load_format`: one of FORMATS; "auto" goes by what `source` is. ModelError for weights that are absent, damaged or
     not the card's; CapacityError when the device has no room for them.
     """
@@ -42,7 +48,7 @@ def load_model(
             model = ARCHITECTURES.load(card.architecture)(card, dtype, device)
             weights_bytes = sum(parameter.data.nbytes for parameter in model.parameters())
             if chosen == "dummy":
-                fill_dummy(model.parameters())
+                fill_dummy(model.parameters(), seed)
             elif chosen == "gguf":
                 model.load(gguf_weights(read_header(source.path), card, dtype))
             else:

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import psutil
 import zmq
 import zmq.asyncio
 
 from radixlm.protocol.messages import FromScheduler, Message, ToScheduler, decode, encode
+
+PREFIX = "radixlm-"
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,12 @@ class Addresses:
 
     @staticmethod
     def create() -> "Addresses":
-        return Addresses(tempfile.mkdtemp(prefix="radixlm-"))
+        """A new directory, named after this process; those of processes that are gone (kill -9) are cleared away."""
+        for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+            owner = left.name.removeprefix(PREFIX).partition("-")[0]
+            if owner.isdigit() and not psutil.pid_exists(int(owner)):
+                shutil.rmtree(left, ignore_errors=True)
+        return Addresses(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
 
     @property
     def scheduler(self) -> str:
@@ -40,14 +48,13 @@ class Addresses:
         return f"ipc://{self.directory}/tokenizer"
 
     def remove(self) -> None:
-        if Path(self.directory).name.startswith("radixlm-"):
-            shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class Link(Protocol):
     """The tokenizer manager's two-way connection to the scheduler (through the detokenizer, where it is apart)."""
 
-    def send(self, message: ToScheduler) -> None:
+    def send(self, message: ToScheduler) -> bool:
         """Queue a message; never blocks, and drops it when the scheduler is gone."""
 
     async def receive(self) -> FromScheduler:
@@ -71,7 +78,9 @@ class Sender:
         (self._socket.bind if bind else self._socket.connect)(address)
 
     def send(self, message: Message) -> bool:
-        """Queue a message; False when the binding end has no peer (it has died), which would block for ever."""
+        """Queue a message; False when this end is closed, or binds and has no peer, which would block for ever."""
+        if self._socket.closed:
+            return False
         try:
             self._socket.send(encode(message), zmq.NOBLOCK, copy=False)
         except zmq.Again:
@@ -116,8 +125,8 @@ class ServerLink:
         self._in.setsockopt(zmq.LINGER, 0)
         self._in.bind(addresses.tokenizer)
 
-    def send(self, message: ToScheduler) -> None:
-        self._out.send(message)
+    def send(self, message: ToScheduler) -> bool:
+        return self._out.send(message)
 
     async def receive(self) -> FromScheduler:
         message = decode(await self._in.recv())
@@ -127,8 +136,3 @@ class ServerLink:
     def close(self) -> None:
         self._out.close(linger_ms=200)
         self._in.close()
-
-
-def private_umask() -> None:
-    """Sockets made from here on are for their owner only."""
-    os.umask(0o077)

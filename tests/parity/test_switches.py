@@ -132,7 +132,8 @@ def test_retraction_changes_no_token(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(2)
     prompts = [torch.randint(0, VOCAB, (12,), generator=generator).tolist() for _ in range(24)]
     plain = greedy(60, ignore_eos=False)  # what ignores EOS is reserved in full, and never retracted
-    sampled = greedy(60, ignore_eos=False, temperature=0.8, top_p=0.9, frequency_penalty=0.3, repetition_penalty=1.2, seed=5)
+    penalties = {"frequency_penalty": 0.3, "repetition_penalty": 1.2}
+    sampled = greedy(60, ignore_eos=False, temperature=0.8, top_p=0.9, seed=5, **penalties)
     for params, page, depth in itertools.product((plain, sampled), (1, 16), (0, 1)):
         roomy = LocalEngine(loaded, card, depth, page_size=page, max_total_tokens=8192)
         tight = LocalEngine(loaded, card, depth, page_size=page, max_total_tokens=512, schedule_conservativeness=0.1)

@@ -271,3 +271,33 @@ def test_only_the_http_port_listens_beyond_this_host() -> None:
         ports = {c.laddr.port for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
         assert ports == {own.port}
         assert free_port() not in ports
+
+
+def test_a_signal_during_the_load_ends_it_at_once() -> None:
+    own = LiveServer("demo")
+    deadline = time.monotonic() + 20
+    while not own.children():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    children = own.children()
+    began = time.monotonic()
+    assert own.stop(signal.SIGINT) == 0
+    assert time.monotonic() - began < 3
+    assert "Traceback" not in own.log()
+    _, alive = psutil.wait_procs(children, timeout=3)
+    assert not alive
+
+
+def test_a_second_signal_cuts_the_drain_and_streams_end_with_an_error() -> None:
+    with live_server("demo") as own:
+        with httpx.stream("POST", own.url + "/generate", json={**ENDLESS, "stream": True}, timeout=60) as response:
+            lines = response.iter_lines()
+            next(lines)
+            own.process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+            own.process.send_signal(signal.SIGINT)
+            rest = list(lines)
+        assert "abort" in rest[-4] or "error" in rest[-4]
+        assert rest[-2] == "data: [DONE]"
+        assert own.process.wait(10) == 0
+        assert "Traceback" not in own.log()

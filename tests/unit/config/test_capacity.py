@@ -100,11 +100,12 @@ def test_when_no_fraction_helps() -> None:
 def test_forced_size() -> None:
     pool = size(smol(max_total_tokens=1000))
     assert (pool.tokens, pool.pages, pool.warning) == (992, 62, None)
-    large = size(smol(max_total_tokens="10M"), available=GIB)
-    assert large.tokens == 10_000_000
     allowed = size(smol(mem_fraction_static=0.5), available=GIB).tokens
-    asked = size(smol(mem_fraction_static=0.5, max_total_tokens="10M"), available=GIB)
-    assert asked.warning == f"--max-total-tokens 10000000 is more than the {allowed} that memory allows"
+    asked = size(smol(mem_fraction_static=0.5, max_total_tokens="20k"), available=GIB)
+    assert asked.tokens == 20_000 > allowed
+    assert asked.warning == f"--max-total-tokens 20000 is more than the {allowed} that memory allows"
+    with pytest.raises(CapacityError, match="--max-total-tokens 10000000 takes 214.58 GiB.* at most 34288 tokens fit"):
+        size(smol(max_total_tokens="10M"), available=GIB)
     with pytest.raises(CapacityError, match="--max-total-tokens 15 is less than one page of 16 tokens"):
         size(smol(max_total_tokens=15))
 
@@ -160,8 +161,8 @@ def test_report_warns_when_the_context_exceeds_the_pool() -> None:
     warnings = [line for line in report(smol(context_length=4096, max_total_tokens=512)) if "warning" in line]
     assert len(warnings) == 1
     assert "context length of 4096 tokens exceeds the KV pool of 512 tokens" in warnings[0]
-    forced = report(smol(max_total_tokens="100M"), available=GIB)
-    assert [line for line in forced if line.startswith("warning: --max-total-tokens 100000000 is more than")]
+    forced = report(smol(mem_fraction_static=0.5, max_total_tokens="20k"), available=GIB)
+    assert [line for line in forced if line.startswith("warning: --max-total-tokens 20000 is more than")]
 
 
 def test_measured_free_memory_is_reported() -> None:
