@@ -4,12 +4,13 @@ Knows no request and no step beyond its number. A lease's pages are, in order, t
 (`Lease.tree_pages` of them, locked) and then private ones; the caller keeps the array itself, in its page table.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from radixlm.cache.eviction.table import STRATEGIES
+from radixlm.cache.eviction.table import make_strategy
 from radixlm.cache.pages import FENCED, PRIVATE, TREE, PageOwner
 from radixlm.cache.radix import Match, Node, RadixTree
 from radixlm.protocol.arrays import I32, empty_i32
@@ -30,6 +31,7 @@ class Lease:
     space: CacheSpace
     node: Node
     tree_pages: int
+    urgency: int
     open: bool = True
 
 
@@ -45,16 +47,26 @@ class CacheManager:
         open_leases: how many leases are open.
     """
 
-    def __init__(self, num_pages: int, page_size: int, *, radix: bool = True, eviction: str = "lru") -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        radix: bool = True,
+        eviction: str = "lru",
+        eviction_options: Mapping[str, int] | None = None,
+    ) -> None:
+        """ConfigError for an eviction strategy that does not exist or does not have these options."""
         self.num_pages = num_pages
         self.page_size = page_size
         self.radix = radix
         self.eviction = eviction
+        self.eviction_options = dict(eviction_options or {})
         self.weight_version = "default"
         self.hit_tokens = self.lookup_tokens = self.evicted_tokens = 0
         self.open_leases = 0
         self._owner = PageOwner(num_pages)
-        self._tree = RadixTree(page_size, STRATEGIES.load(eviction))
+        self._tree = RadixTree(page_size, make_strategy(eviction, self.eviction_options))
         self._nothing = Match(self._tree.root, 0, empty_i32(), 0)
         self._tick = 0
 
@@ -100,13 +112,13 @@ class CacheManager:
             return self._nothing
         return self._tree.match(self._space(namespace), tokens[:-1])
 
-    def acquire(self, namespace: CacheNamespace, tokens: I32, match: Match) -> Lease:
-        """A lease on a match made just before; its first pages are `match.pages`."""
+    def acquire(self, namespace: CacheNamespace, tokens: I32, match: Match, urgency: int = 0) -> Lease:
+        """A lease on a match made just before; its first pages are `match.pages`. More urgent is larger."""
         self.lookup_tokens += len(tokens)
         self.hit_tokens += len(match.pages) * self.page_size
         self.open_leases += 1
-        node = self._tree.hold(match, self._next_tick())
-        return Lease(self._space(namespace), node, len(match.pages))
+        node = self._tree.hold(match, self._next_tick(), urgency)
+        return Lease(self._space(namespace), node, len(match.pages), urgency)
 
     def secure(self, pages: int) -> int:
         """Evict until `pages` pages are free; returns how many of them are (fewer when short of memory now)."""
@@ -138,7 +150,7 @@ class CacheManager:
         end, kept = self._tree.extend(lease.node, lease.space, tokens[first * page : full * page], own, tick)
         self._owner.free(own[: len(kept)], PRIVATE, fence)
         self._owner.adopt(own[len(kept) :])
-        self._tree.lock(end, lease.node, tick)
+        self._tree.lock(end, lease.node, tick, lease.urgency)
         lease.node = end
         lease.tree_pages = full
         return kept
@@ -161,6 +173,21 @@ class CacheManager:
         self.open_leases -= 1
         self._tree.unlock(lease.node, fence, self._next_tick())
         self._owner.free(pages[lease.tree_pages :], PRIVATE, fence)
+
+    def freed_by_ending(self, leases: Iterable[Lease], match: Match) -> Iterator[int]:
+        """How many more of the tree's pages would be evictable with each further lease ended; changes nothing.
+
+        Those on the path of `match` are left out: whoever holds it keeps them.
+        """
+        kept = set(self._tree.path(match.node))
+        ended: dict[Node, int] = {}
+        for lease in leases:
+            freed = 0
+            for node in self._tree.path(lease.node):
+                ended[node] = ended.get(node, 0) + 1
+                if ended[node] == node.locks and node not in kept:
+                    freed += len(node.pages)
+            yield freed
 
     def retire(self, step: int) -> None:
         """Step `step` is committed: what it was the last to use can be handed out again."""

@@ -5,7 +5,7 @@ Radix caching of KV: arXiv 2312.07104.
 """
 
 import heapq
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ import numpy as np
 from radixlm.cache.pages import concat_pages
 from radixlm.protocol.arrays import I32, empty_i32
 
+LEAST_URGENT = -(1 << 63)
+
 
 class Node:
     """A run of whole pages after its parent's.
@@ -21,12 +23,26 @@ class Node:
     Attributes:
         tokens: the raw bytes of int32 [pages * page_size]: bytes compare at memory speed and can be keys.
         pages: int32 page numbers. edge: this node's key in `parent.children`.
-        locks: leases through this node. last_access: the latest tick it was used at.
+        locks: leases through this node. uses: leases that ever went through it. urgency: the highest of theirs.
+        created, last_access: the ticks it was made and latest used at.
         fence: the last step that may read its pages.
         stamp: of its valid entry in the eviction heap; a removed node has -1.
     """
 
-    __slots__ = ("children", "edge", "fence", "last_access", "locks", "pages", "parent", "stamp", "tokens")
+    __slots__ = (
+        "children",
+        "created",
+        "edge",
+        "fence",
+        "last_access",
+        "locks",
+        "pages",
+        "parent",
+        "stamp",
+        "tokens",
+        "urgency",
+        "uses",
+    )
 
     def __init__(self, parent: "Node | None", edge: Hashable, tokens: bytes, pages: I32, tick: int) -> None:
         self.parent = parent
@@ -34,8 +50,9 @@ class Node:
         self.tokens = tokens
         self.pages = pages
         self.children: dict[Hashable, Node] = {}
-        self.locks = 0
-        self.last_access = tick
+        self.locks = self.uses = 0
+        self.urgency = LEAST_URGENT
+        self.created = self.last_access = tick
         self.fence = -1
         self.stamp = 0
 
@@ -89,12 +106,12 @@ class RadixTree:
             offset += partial * self._page_bytes
         return Match(node, partial, concat_pages(parts), evictable)
 
-    def hold(self, match: Match, tick: int) -> Node:
+    def hold(self, match: Match, tick: int, urgency: int) -> Node:
         """Lock the matched path against eviction and return the node that ends exactly where the match does."""
         node = match.node
         if match.partial_pages < len(node.pages):
             node = self._split(node, match.partial_pages)
-        self.lock(node, self.root, tick)
+        self.lock(node, self.root, tick, urgency)
         return node
 
     def extend(self, node: Node, space: Hashable, tokens: I32, pages: I32, tick: int) -> tuple[Node, I32]:
@@ -119,12 +136,14 @@ class RadixTree:
             done += common
         return node, concat_pages(kept)
 
-    def lock(self, node: Node, until: Node, tick: int) -> None:
-        """Lock `node` and its ancestors up to `until`, which is not locked."""
+    def lock(self, node: Node, until: Node, tick: int, urgency: int) -> None:
+        """Lock `node` and its ancestors up to `until`, which is not locked, for a user of that urgency."""
         while node is not until:
             if not node.locks:
                 self.evictable_pages -= len(node.pages)
             node.locks += 1
+            node.uses += 1
+            node.urgency = max(node.urgency, urgency)
             node.last_access = tick
             node = _parent(node)
 
@@ -162,6 +181,12 @@ class RadixTree:
         for entry in fenced:
             heapq.heappush(self._heap, entry)
         return concat_pages(removed)
+
+    def path(self, node: Node) -> Iterator[Node]:
+        """`node` and its ancestors below the root."""
+        while node is not self.root:
+            yield node
+            node = _parent(node)
 
     def clear(self) -> I32:
         """Forget everything and return all pages; ValueError while anything is locked."""
@@ -206,8 +231,8 @@ class RadixTree:
         cut = pages * self._page_bytes
         parent = _parent(node)
         front = Node(parent, node.edge, node.tokens[:cut], node.pages[:pages].copy(), node.last_access)
-        front.locks = node.locks
-        front.fence = node.fence
+        front.locks, front.uses, front.urgency = node.locks, node.uses, node.urgency
+        front.created, front.fence = node.created, node.fence
         parent.children[node.edge] = front
         node.parent = front
         node.tokens = node.tokens[cut:]

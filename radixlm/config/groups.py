@@ -29,6 +29,8 @@ from radixlm.config.manifest import find_row, unsupported
 from radixlm.config.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
 
 _HIDDEN = "********"
+_POLICIES = ("fcfs", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "lof", "random")
+_EVICTIONS = ("lru", "lfu", "slru", "priority", "fifo", "filo", "mru")
 _BUCKETS = "histogram bucket edges, in seconds"
 _TOKEN_RULE = "`default`, `custom` and the bucket edges, or `tse` MIDDLE BASE COUNT"
 
@@ -195,12 +197,37 @@ class ScheduleConfig:
     max_prefill_tokens: int = flag(
         16384, "prompt token cap of one step when chunking is off", parse=human_int, check=at_least(1)
     )
-    schedule_policy: str = flag("fcfs", "order of the waiting queue", choices=("fcfs",))
+    schedule_policy: str = flag("fcfs", "order of the waiting queue; see docs/scheduling.md", choices=_POLICIES)
     schedule_conservativeness: float = flag(
         1.0, "scales how much future output is reserved at admission", check=within(0, 1000)
     )
+    prefill_max_requests: int | None = flag(
+        None, "most requests with prompt tokens in one step; no limit when unset", check=at_least(1)
+    )
+    enable_priority_scheduling: bool = flag(False, "start requests of higher `priority` first; needs fcfs or lof")
+    default_priority_value: int | None = flag(None, "priority of requests that bring none; the lowest when unset")
+    schedule_low_priority_values_first: bool = flag(False, "smaller priority values are more urgent")
+    disable_priority_preemption: bool = flag(False, "urgent requests wait for room in place of making it")
+    priority_scheduling_preemption_threshold: int = flag(
+        10, "a waiting request preempts running ones whose priority is lower by more than this", check=at_least(0)
+    )
+    abort_on_priority_when_disabled: bool = flag(
+        False, "refuse requests with a priority when priority scheduling is off"
+    )
+    retraction_policy: str = flag(
+        "length",
+        "who gives way when memory runs out: fewest outputs first, or lowest priority first",
+        choices=("length", "priority"),
+    )
     disable_overlap_schedule: bool = flag(False, "run scheduling and forward strictly in turn (run-ahead depth 0)")
     decode_log_interval: int = flag(40, "decode steps between log lines and gauge updates", check=at_least(1))
+
+    def __post_init__(self) -> None:
+        """ConfigError for settings that contradict each other."""
+        if self.enable_priority_scheduling and self.schedule_policy not in ("fcfs", "lof"):
+            raise ConfigError(f"--enable-priority-scheduling needs fcfs or lof, not {self.schedule_policy}")
+        if self.retraction_policy == "priority" and not self.enable_priority_scheduling:
+            raise ConfigError("--retraction-policy priority needs --enable-priority-scheduling")
 
 
 @dataclass(frozen=True)
@@ -215,7 +242,9 @@ class CacheConfig:
         check=strictly_between(0, 1),
     )
     disable_radix_cache: bool = flag(False, "turn prefix reuse off")
-    radix_eviction_policy: str = flag("lru", "which unlocked leaves go first", choices=("lru",))
+    radix_eviction_policy: str = flag(
+        "lru", "which unused prefixes go first; see docs/scheduling.md", choices=_EVICTIONS
+    )
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,17 @@ class Admission:
 
     def fits(self, request: Request, match: Match, promised_tokens: float) -> bool:
         """Whether `request`, with `match` cached, fits beside what is promised; alone it needs room for itself only."""
+        available_pages = self._cache.free_pages + self._cache.evictable_pages
+        return self.would_fit(request, match, len(self._slots.active), available_pages, promised_tokens)
+
+    def would_fit(
+        self, request: Request, match: Match, running: int, available_pages: int, promised_tokens: float
+    ) -> bool:
+        """`fits` beside so many running requests, with so many free or evictable pages."""
         page = self._cache.page_size
         extend_pages = self.extend_pages(request, match)
-        available = self._cache.free_pages + self._cache.evictable_pages - match.evictable_pages
-        if not len(self._slots.active):
+        available = available_pages - match.evictable_pages
+        if not running:
             return extend_pages <= available
         expected = min(request.max_outputs - request.produced, CLIP_NEW_TOKENS)
         return extend_pages * page + expected + page < available * page - promised_tokens

@@ -7,6 +7,7 @@ import numpy as np
 from radixlm.protocol.messages import AbortReq, FinishReason, TokenizedGenerateReqInput
 from radixlm.scheduler.lifecycle import Lifecycle
 from radixlm.scheduler.limits import SchedulerLimits
+from radixlm.scheduler.priorities import Priorities
 from radixlm.scheduler.regex import UnsupportedPattern
 from radixlm.scheduler.request import Request
 from radixlm.scheduler.stops import StopMatcher
@@ -15,8 +16,11 @@ from radixlm.scheduler.stops import StopMatcher
 class Intake:
     """Turns events into requests of the lifecycle, numbered in order of arrival."""
 
-    def __init__(self, limits: SchedulerLimits, token_bytes: Sequence[bytes] | None, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self, limits: SchedulerLimits, priorities: Priorities, token_bytes: Sequence[bytes] | None, lifecycle: Lifecycle
+    ) -> None:
         self._limits = limits
+        self._priorities = priorities
         self._token_bytes = token_bytes
         self._life = lifecycle
         self._arrivals = 0
@@ -28,7 +32,7 @@ class Intake:
             self._arrive(event, now)
 
     def _arrive(self, event: TokenizedGenerateReqInput, now: float) -> None:
-        matcher, problem = None, self._too_long(event)
+        matcher, problem = None, self._priorities.why_refused(event.priority) or self._too_long(event)
         if problem is None and (event.sampling.stop or event.sampling.stop_regex):
             matcher, problem = self._matcher(event)
         request = self._request(event, matcher, now)
@@ -58,6 +62,7 @@ class Intake:
             own_stop_ids=bool(own_stop_ids),
             matcher=matcher,
             enqueued_at=now,
+            urgency=self._priorities.urgency(event.priority),
         )
 
     def _too_long(self, event: TokenizedGenerateReqInput) -> str | None:

@@ -14,6 +14,7 @@ from radixlm.protocol.plan import HOST, SAMPLE, StepPlan
 from radixlm.scheduler.admission import Admission
 from radixlm.scheduler.lifecycle import Lifecycle
 from radixlm.scheduler.policies.base import QueuePolicy
+from radixlm.scheduler.priorities import Preemption
 from radixlm.scheduler.queue import WaitingQueue
 from radixlm.scheduler.report import Load, Reporter
 from radixlm.scheduler.request import Request
@@ -62,6 +63,7 @@ class Planner:
         admission: Admission,
         lifecycle: Lifecycle,
         reporter: Reporter,
+        preemption: Preemption,
     ) -> None:
         chunk_tokens = config.chunked_prefill_size
         self._chunked = chunk_tokens is not None and chunk_tokens > 0
@@ -74,6 +76,9 @@ class Planner:
         self._admission = admission
         self._lifecycle = lifecycle
         self._reporter = reporter
+        self._preemption = preemption
+        self._spares_urgent = config.retraction_policy == "priority"
+        self._most_chunks = config.prefill_max_requests or cache.total_tokens
         self._reserve_pages = -(-RESERVE_TOKENS // cache.page_size)
         self.retracted_total = 0
 
@@ -91,6 +96,7 @@ class Planner:
     # ---- choosing rows ------------------------------------------------------------------------------------------
 
     def _fill(self, now: float) -> _Draft:
+        self.retracted_total += self._preemption.make_way(now)
         draft = _Draft()
         draft.decodes, content = self._grow_decodes()
         # chunks get at least a quarter of the budget, so that many decodes cannot starve a prompt
@@ -99,7 +105,7 @@ class Planner:
             planned = self._chunk(draft, slot, budget)
             content = content and planned > 0
             budget -= planned
-            if budget <= 0:
+            if budget <= 0 or len(draft.chunks) >= self._most_chunks:
                 break
         if content and budget > 0:  # nobody who runs lacks memory: others may join
             self._admit(draft, budget, now)
@@ -153,7 +159,7 @@ class Planner:
             return
         promised: float | None = None
         for request in list(self._policy.order(self._queue.waiting, now)):
-            if budget <= 0 or not self._slots.free_slots:
+            if budget <= 0 or len(draft.chunks) >= self._most_chunks or not self._slots.free_slots:
                 return
             match = self._cache.match(request.namespace, request.history)
             cached_tokens = len(match.pages) * self._cache.page_size
@@ -210,11 +216,14 @@ class Planner:
         self._lifecycle.finish(request, reason, keep_kv=False)
 
     def _victim(self) -> Request:
-        """Fewest outputs first; of those the longest prompt, then the latest admitted."""
+        """Fewest outputs first; of those the longest prompt, then the latest admitted. Urgency may come before all."""
         t = self._slots
         slots = t.active
-        place = -np.arange(len(slots))
-        first = np.lexsort((place, -t.prompt[slots], t.known[slots] - t.prompt[slots]))[0]
+        place = np.arange(len(slots), dtype=np.int32)
+        keys: list[I32 | I64] = [-place, -t.prompt[slots], t.known[slots] - t.prompt[slots]]
+        if self._spares_urgent:
+            keys.append(np.array([t.request(slot).urgency for slot in slots.tolist()], np.int64))
+        first = np.lexsort(keys)[0]
         return t.request(int(slots[first]))
 
     def _head(self) -> Request:

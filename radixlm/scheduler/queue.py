@@ -1,4 +1,4 @@
-"""The requests without a slot: those that may be tried, in order of arrival, and those parked behind another one."""
+"""The requests without a slot: those that may be tried, by urgency and arrival, and those parked behind another one."""
 
 from bisect import bisect_left
 
@@ -9,7 +9,8 @@ class WaitingQueue:
     """Owns no state of a request beyond its place here.
 
     Attributes:
-        waiting: requests that may be tried, oldest first. count, tokens: requests and tokens queued, parked included.
+        waiting: requests that may be tried, urgent ones first, then the oldest.
+        count, tokens: requests and tokens queued, parked included.
     """
 
     def __init__(self) -> None:
@@ -42,4 +43,4 @@ class WaitingQueue:
         self.waiting.insert(self._place(request), request)
 
     def _place(self, request: Request) -> int:
-        return bisect_left(self.waiting, request.order, key=lambda other: other.order)
+        return bisect_left(self.waiting, request.rank, key=lambda other: other.rank)

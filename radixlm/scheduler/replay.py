@@ -30,6 +30,7 @@ class Made(msgspec.Struct, frozen=True, tag=True):
     page_size: int
     radix: bool
     eviction: str
+    eviction_options: dict[str, int]
     token_bytes: list[bytes] | None
 
 
@@ -81,7 +82,8 @@ class RecordingScheduler(Scheduler):
         super().__init__(config, cache, limits, token_bytes)
         self._log = log
         table = list(token_bytes) if token_bytes is not None else None
-        self._write(Made(config, limits, cache.num_pages, cache.page_size, cache.radix, cache.eviction, table))
+        eviction = (cache.eviction, cache.eviction_options)
+        self._write(Made(config, limits, cache.num_pages, cache.page_size, cache.radix, *eviction, table))
 
     def plan(self, events: Sequence[TokenizedGenerateReqInput | AbortReq], now: float) -> StepPlan | None:
         encoded = [messages.encode(event) for event in events]
@@ -133,7 +135,13 @@ def replay(data: bytes) -> tuple[int, str | None]:
     made = next(records, None)
     if not isinstance(made, Made):
         return 0, "the log does not begin with how the scheduler was made"
-    cache = CacheManager(made.num_pages, made.page_size, radix=made.radix, eviction=made.eviction)
+    cache = CacheManager(
+        made.num_pages,
+        made.page_size,
+        radix=made.radix,
+        eviction=made.eviction,
+        eviction_options=made.eviction_options,
+    )
     scheduler = Scheduler(made.config, cache, made.limits, made.token_bytes)
     calls = 0
     for record in records:
@@ -169,7 +177,12 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m radixlm.scheduler.replay FILE", file=sys.stderr)
         return 2
-    calls, problem = replay(Path(arguments[0]).read_bytes())
+    try:
+        recorded = Path(arguments[0]).read_bytes()
+    except OSError as error:
+        print(f"{arguments[0]}: {error.strerror}", file=sys.stderr)
+        return 2
+    calls, problem = replay(recorded)
     print(f"{calls} calls repeated: {problem or 'all plans equal, byte for byte'}")
     return 1 if problem else 0
 

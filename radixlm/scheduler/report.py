@@ -82,6 +82,9 @@ class Reporter:
             f"#new_tokens_gained: {tokens_gained}, #new_token_ratio: {ratio_before:.4f} -> {ratio:.4f}"
         )
 
+    def preemption(self, requests: int) -> None:
+        self.lines.append(f"Preempt requests for a more urgent one. #preempted_reqs: {requests}")
+
     def idle(self) -> None:
         """Nothing runs: the next interval starts with the next step."""
         self._decode_mark = self._prefill_mark = None

@@ -36,6 +36,7 @@ class Request:
 
     history: int32 [prompt_tokens + produced]: the prompt, and after a retraction the outputs so far.
     order: arrival number; a retracted request keeps it. max_outputs: clamped to what fits.
+    urgency: larger is more urgent; 0 without priority scheduling.
     stop_ids: token ids that end it, the model's own included; empty when it ignores them. own_stop_ids: some of these
     are its own, so the model's table is not enough. matcher: stop strings and patterns, if any.
     sent: output tokens already given to the outbox. block_hashes: see sharing.py; filled when first needed.
@@ -54,6 +55,7 @@ class Request:
     own_stop_ids: bool
     matcher: StopMatcher | None
     enqueued_at: float
+    urgency: int = 0
     state: State = State.WAITING
     slot: int = -1
     lease: Lease | None = None
@@ -64,6 +66,11 @@ class Request:
     cached_tokens: int = 0
     retractions: int = 0
     block_hashes: list[int] = field(default_factory=list)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Its place in the queue: urgent ones first, then in order of arrival."""
+        return -self.urgency, self.order
 
     @property
     def produced(self) -> int:

@@ -26,6 +26,7 @@ from radixlm.scheduler.outbox import Outbox
 from radixlm.scheduler.planner import PlannedStep, Planner
 from radixlm.scheduler.policies.base import PolicyFacts
 from radixlm.scheduler.policies.table import POLICIES
+from radixlm.scheduler.priorities import Preemption, Priorities
 from radixlm.scheduler.queue import WaitingQueue
 from radixlm.scheduler.report import Load, Reporter
 from radixlm.scheduler.request import State
@@ -61,10 +62,10 @@ class Scheduler:
         self._sharing = PrefixSharing(self._queue, cache.page_size, cache.radix)
         self._outbox = Outbox(self._slots)
         self._life = Lifecycle(cache, self._slots, self._queue, self._sharing, self._outbox)
-        self._intake = Intake(limits, token_bytes, self._life)
+        self._intake = Intake(limits, Priorities(config), token_bytes, self._life)
         self._admission = Admission(cache, self._slots, config.schedule_conservativeness)
         self._reporter = Reporter(config.decode_log_interval, limits.decode_graphs)
-        self._planner = Planner(
+        parts = (
             config,
             cache,
             self._slots,
@@ -75,6 +76,7 @@ class Scheduler:
             self._life,
             self._reporter,
         )
+        self._planner = Planner(*parts, Preemption(*parts))
         self._in_flight: deque[PlannedStep] = deque()
         self._steps = 0
         self.paused = False
@@ -198,9 +200,9 @@ class Scheduler:
         if {r.key for r in by_state[State.PARKED]} != {r.key for r in self._sharing.parked()}:
             found.append("a parked request has no leader")
         if [r.key for r in self._queue.waiting] != [
-            r.key for r in sorted(by_state[State.WAITING], key=lambda r: r.order)
+            r.key for r in sorted(by_state[State.WAITING], key=lambda r: r.rank)
         ]:
-            found.append("the queue is not the waiting requests in order of arrival")
+            found.append("the queue is not the waiting requests by urgency and arrival")
         if self._queue.count != len(by_state[State.WAITING]) + len(by_state[State.PARKED]):
             found.append("queued requests are miscounted")
         if by_state[State.DONE]:

@@ -3,8 +3,9 @@
 import io
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,7 @@ class Job:
     ignore_eos: bool = False
     minimum: int = 0
     salt: str = ""
+    priority: int | None = None
 
     def expected(self, limit: int) -> tuple[list[int], str]:
         """(output tokens, finish type) when it is left alone; `limit` is the output that fits."""
@@ -67,7 +69,8 @@ class Job:
         )
         prompt = np.array(self.prompt, np.int32)
         namespace = CacheNamespace(cache_salt=self.salt)
-        return TokenizedGenerateReqInput(key, prompt, params, TextOptions(stop=self.stop), self.stream, 0.0, namespace)
+        text = TextOptions(stop=self.stop)
+        return TokenizedGenerateReqInput(key, prompt, params, text, self.stream, 0.0, namespace, priority=self.priority)
 
 
 @dataclass
@@ -82,6 +85,9 @@ class Setup:
     chunk: int | None = 16
     radix: bool = True
     conservativeness: float = 1.0  # small: requests are admitted that will not fit, and have to be retracted
+    policy: str = "fcfs"
+    eviction: str = "lru"
+    schedule: Mapping[str, Any] = field(default_factory=dict)  # further fields of ScheduleConfig
     spoil: Callable[[StepResult], StepResult] | None = None
 
     @property
@@ -110,9 +116,14 @@ class World:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.log = io.BytesIO()
-        self.cache = CacheManager(setup.num_pages, setup.page_size, radix=setup.radix)
+        self.cache = CacheManager(setup.num_pages, setup.page_size, radix=setup.radix, eviction=setup.eviction)
         limits = SchedulerLimits(setup.capacity, setup.context, setup.slots, VOCAB, EOS)
-        config = ScheduleConfig(chunked_prefill_size=setup.chunk, schedule_conservativeness=setup.conservativeness)
+        config = ScheduleConfig(
+            chunked_prefill_size=setup.chunk,
+            schedule_policy=setup.policy,
+            schedule_conservativeness=setup.conservativeness,
+            **setup.schedule,
+        )
         self.scheduler = RecordingScheduler(config, self.cache, limits, TOKEN_BYTES, self.log)
         self.device = FakeDevice(setup.slots, setup.capacity, setup.num_pages, setup.page_size, VOCAB)
         self.outcome = Outcome()

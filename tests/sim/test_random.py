@@ -62,13 +62,14 @@ def test_a_large_pool_needs_no_retraction(radix: bool) -> None:
 
 jobs_strategy = st.lists(
     st.builds(
-        lambda arrival, group, shared, own, max_new, stream, abort: Job(
+        lambda arrival, group, shared, own, max_new, stream, abort, priority: Job(
             arrival=arrival,
             prompt=tuple((group * 31 + i) % VOCAB for i in range(shared))
             + tuple((own * 7 + i * i) % VOCAB for i in range(own)),
             max_new=max_new,
             stream=stream,
             abort=None if abort is None else arrival + abort,
+            priority=priority,
         ),
         arrival=st.integers(0, 20),
         group=st.integers(0, 2),
@@ -77,13 +78,14 @@ jobs_strategy = st.lists(
         max_new=st.sampled_from((0, 1, 5, 20, 50)),
         stream=st.booleans(),
         abort=st.none() | st.integers(0, 25),
+        priority=st.none() | st.integers(-20, 20),
     ),
     min_size=1,
     max_size=24,
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     jobs=jobs_strategy,
     page_size=st.sampled_from((1, 4, 16, 64)),
@@ -93,6 +95,8 @@ jobs_strategy = st.lists(
     slots=st.sampled_from((1, 3, 8)),
     radix=st.booleans(),
     conservativeness=st.sampled_from((0.0, 1.0)),
+    policy=st.sampled_from(("fcfs", "lpm", "dfs-weight", "hrrn", "lof", "random")),
+    priorities=st.booleans(),
 )
 def test_any_workload(
     jobs: list[Job],
@@ -103,6 +107,11 @@ def test_any_workload(
     slots: int,
     radix: bool,
     conservativeness: float,
+    policy: str,
+    priorities: bool,
 ) -> None:
-    setup = Setup(tokens // page_size, page_size, slots, 192, depth, chunk, radix, conservativeness)
+    on = {"enable_priority_scheduling": True, "retraction_policy": "priority"}
+    schedule = on if priorities and policy in ("fcfs", "lof") else {}
+    world = (tokens // page_size, page_size, slots, 192, depth, chunk, radix, conservativeness)
+    setup = Setup(*world, policy=policy, schedule=schedule)
     verify(jobs, setup, run(jobs, setup))

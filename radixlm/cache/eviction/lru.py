@@ -1,7 +1,11 @@
 """Least recently used first."""
 
+from dataclasses import dataclass
+
 from radixlm.cache.radix import Node
 
 
-def lru(leaf: Node) -> int:
-    return leaf.last_access
+@dataclass(frozen=True)
+class LeastRecentlyUsed:
+    def __call__(self, leaf: Node) -> int:
+        return leaf.last_access

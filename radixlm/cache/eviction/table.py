@@ -1,14 +1,37 @@
-"""The eviction strategies, one row each: a function from a leaf to a sortable key, the smallest goes first."""
+"""The eviction strategies, one row each: made from options, a key of a leaf. The leaf with the smallest goes first."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from radixlm.base.errors import ConfigError
 from radixlm.base.registry import Registry, Row
 from radixlm.cache.radix import Node
 
-STRATEGIES: Registry[Callable[[Node], Any]] = Registry(
+Strategy = Callable[[Node], Any]
+
+STRATEGIES: Registry[type] = Registry(
     "eviction strategy",
     [
-        Row("lru", "radixlm.cache.eviction.lru:lru"),
+        Row("lru", "radixlm.cache.eviction.lru:LeastRecentlyUsed"),
+        Row("lfu", "radixlm.cache.eviction.lfu:LeastFrequentlyUsed"),
+        Row("slru", "radixlm.cache.eviction.slru:SegmentedLru"),
+        Row("priority", "radixlm.cache.eviction.priority:LeastUrgent"),
+        Row("fifo", "radixlm.cache.eviction.fifo:FirstInFirstOut"),
+        Row("filo", "radixlm.cache.eviction.filo:FirstInLastOut"),
+        Row("mru", "radixlm.cache.eviction.mru:MostRecentlyUsed"),
     ],
 )
+
+
+def make_strategy(name: str, options: Mapping[str, int]) -> Strategy:
+    """The strategy called `name`, whose fields are its options; ConfigError for one it does not have or a bad value."""
+    kind = STRATEGIES.load(name)
+    known = [item.name for item in dataclasses.fields(kind)]
+    for option, value in options.items():
+        if option not in known:
+            raise ConfigError(f"eviction strategy {name!r} has no option {option!r}; it has {known or 'none'}")
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(f"option {option!r} of eviction strategy {name!r} must be a positive integer")
+    strategy: Strategy = kind(**options)
+    return strategy

@@ -28,4 +28,4 @@ class QueuePolicy(ABC):
 
     @abstractmethod
     def order(self, waiting: Sequence[Request], now: float) -> Sequence[Request]:
-        """`waiting` (in order of arrival; not to be changed) in the order to try; it may be the same sequence."""
+        """`waiting` (by urgency, then arrival; not to be changed) in the order to try; it may be the same sequence."""

@@ -1,4 +1,4 @@
-"""First come, first served; a retracted request keeps its place."""
+"""First come, first served, urgent requests before others; a retracted request keeps its place."""
 
 from collections.abc import Sequence
 

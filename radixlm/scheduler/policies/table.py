@@ -7,5 +7,11 @@ POLICIES: Registry[type[QueuePolicy]] = Registry(
     "schedule policy",
     [
         Row("fcfs", "radixlm.scheduler.policies.fcfs:FirstComeFirstServed"),
+        Row("lpm", "radixlm.scheduler.policies.lpm:LongestPrefixMatch"),
+        Row("dfs-weight", "radixlm.scheduler.policies.dfs_weight:DepthFirstWeight"),
+        Row("hrrn", "radixlm.scheduler.policies.hrrn:HighestResponseRatioNext"),
+        Row("shortest-prefill-first", "radixlm.scheduler.policies.shortest_prefill:ShortestPrefillFirst"),
+        Row("lof", "radixlm.scheduler.policies.lof:LongestOutputFirst"),
+        Row("random", "radixlm.scheduler.policies.shuffled:Shuffled"),
     ],
 )

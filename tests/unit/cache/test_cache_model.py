@@ -1,10 +1,20 @@
 """Random operations on the KV cache against a brute-force model: a dictionary from whole prefixes to pages."""
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
+from radixlm.cache.eviction.table import STRATEGIES
 from radixlm.cache.manager import CacheManager, Lease
 from radixlm.cache.pages import TREE
 from radixlm.protocol.messages import CacheNamespace
@@ -19,18 +29,20 @@ class CacheMachine(RuleBasedStateMachine):
 
     leases = Bundle("leases")
 
+    eviction = "lru"
+
     @initialize(page_size=st.sampled_from((1, 2, 3, 4)), pages=st.integers(8, 40))
     def start(self, page_size: int, pages: int) -> None:
         self.page_size = page_size
-        self.cache = CacheManager(pages, page_size)
+        self.cache = CacheManager(pages, page_size, eviction=self.eviction)
         self.written: dict[int, Prefix] = {}
         self.cached: dict[Prefix, int] = {}
         self.fenced_until: dict[int, int] = {}
         self.open: dict[int, list[Prefix]] = {}
         self.step, self.committed = 0, -1
 
-    @rule(target=leases, salt=SALTS, tokens=TOKENS)
-    def begin(self, salt: str, tokens: list[int]):  # type: ignore[no-untyped-def]
+    @rule(target=leases, salt=SALTS, tokens=TOKENS, urgency=st.integers(-2, 2))
+    def begin(self, salt: str, tokens: list[int], urgency: int):  # type: ignore[no-untyped-def]
         array = np.array(tokens, np.int32)
         namespace = CacheNamespace(cache_salt=salt)
         match = self.cache.match(namespace, array)
@@ -41,7 +53,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert match.pages.tolist() == [self.cached[prefix] for prefix in wanted[:hits]]
         missing = -(-len(tokens) // self.page_size) - hits
         available = self.cache.free_pages + self.cache.evictable_pages - match.evictable_pages
-        lease = self.cache.acquire(namespace, array, match)
+        lease = self.cache.acquire(namespace, array, match, urgency)
         assert self.cache.free_pages + self.cache.evictable_pages == available
         self.open[id(lease)] = wanted[:hits]
         new = self.take(self.secure(missing))
@@ -164,3 +176,9 @@ CacheMachine.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestCacheAgainstModel = CacheMachine.TestCase
+
+
+@pytest.mark.parametrize("eviction", [name for name in STRATEGIES.names() if name != "lru"])
+def test_the_same_under_every_strategy(eviction: str) -> None:
+    machine = type("OtherEviction", (CacheMachine,), {"eviction": eviction})
+    run_state_machine_as_test(machine, settings=settings(CacheMachine.TestCase.settings, max_examples=25))

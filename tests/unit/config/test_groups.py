@@ -112,3 +112,15 @@ def test_names_of_every_spelling() -> None:
     assert {canonical_name(name) for name in ("tp-size", "tp_size", "--tensor-parallel-size")} == {"tp_size"}
     assert canonical_name("model") == "model_path"
     assert canonical_name("no-such") == "no_such"
+
+
+@pytest.mark.parametrize(
+    "values,line",
+    [
+        ({"enable_priority_scheduling": True, "schedule_policy": "lpm"}, "needs fcfs or lof, not lpm"),
+        ({"retraction_policy": "priority"}, "needs --enable-priority-scheduling"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(values: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        Config.from_flat({"model_path": "demo", **values})

@@ -40,6 +40,13 @@ def test_one_step_mixes_decodes_and_chunks_within_the_budget() -> None:
     assert plan.decode_rows == 3 and plan.counts.tolist() == [1, 1, 1, 38] and plan.starts.tolist()[-1] == 12
 
 
+def test_no_more_prompts_in_a_step_than_allowed() -> None:
+    scheduler = make(prefill_max_requests=2)
+    counts = [commit(scheduler, scheduler.plan([ask(k, 10) for k in range(5)], 0.0)).counts.tolist()]
+    counts += [commit(scheduler, scheduler.plan([], 0.0)).counts.tolist() for _ in range(3)]
+    assert counts == [[10, 10], [1, 1, 10, 10], [1, 1, 1, 1, 10], [1] * 5]
+
+
 def test_many_decodes_leave_a_quarter_of_the_budget_to_chunks() -> None:
     scheduler = make(chunk=16)
     plan = scheduler.plan([ask(key, 4) for key in range(20)], 0.0)

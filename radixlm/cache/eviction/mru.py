@@ -1,0 +1,11 @@
+"""Most recently used first: for cyclic scans of more prefixes than fit, where LRU always drops the next one needed."""
+
+from dataclasses import dataclass
+
+from radixlm.cache.radix import Node
+
+
+@dataclass(frozen=True)
+class MostRecentlyUsed:
+    def __call__(self, leaf: Node) -> int:
+        return -leaf.last_access

@@ -1,0 +1,87 @@
+"""Which cached prefix each eviction strategy drops first."""
+
+import numpy as np
+import pytest
+
+from radixlm.base.errors import ConfigError
+from radixlm.cache.eviction.table import STRATEGIES
+from radixlm.cache.manager import CacheManager
+from radixlm.config.groups import fields_by_name
+from radixlm.protocol.messages import CacheNamespace
+
+HERE = CacheNamespace()
+PROMPTS = {name: np.arange(start, start + 4, dtype=np.int32) for start, name in enumerate("ABCD", 10)}
+
+
+def use(cache: CacheManager, name: str, urgency: int = 0) -> None:
+    ids = PROMPTS[name] * 10
+    match = cache.match(HERE, ids)
+    lease = cache.acquire(HERE, ids, match, urgency)
+    cache.secure(4 - len(match.pages))
+    pages = np.concatenate((match.pages, cache.take(4 - len(match.pages))))
+    cache.release(lease, ids, pages, -1)
+
+
+def dropped(cache: CacheManager) -> str:
+    """The prompts in the order in which they go, as room is asked for."""
+    order, left = "", set(PROMPTS)
+    while left:
+        cache.secure(cache.free_pages + 1)
+        gone = {name for name in left if not len(cache.match(HERE, PROMPTS[name] * 10).pages)}
+        order += "".join(sorted(gone))
+        left -= gone
+    assert cache.problems() == []
+    return order
+
+
+@pytest.mark.parametrize(
+    "eviction,order",
+    [
+        ("lru", "DCAB"),
+        ("mru", "BACD"),
+        ("fifo", "ABCD"),
+        ("filo", "DCBA"),
+        ("lfu", "DCBA"),  # D was used once, C and B twice, A three times; C before B
+        ("slru", "DCAB"),  # only D is on probation
+        ("priority", "DACB"),
+    ],
+)
+def test_order(eviction: str, order: str) -> None:
+    cache = CacheManager(32, 1, eviction=eviction)
+    for name, urgency in (("A", 0), ("B", 7), ("C", 5), ("D", -1), ("C", 1), ("A", 0), ("A", 0), ("B", 0)):
+        use(cache, name, urgency)
+    assert dropped(cache) == order
+
+
+def test_a_scan_does_not_flush_what_slru_protects() -> None:
+    kept = {}
+    for eviction in ("lru", "slru"):
+        cache = CacheManager(16, 1, eviction=eviction)
+        for name in "AA":
+            use(cache, name)
+        for start in range(100, 200, 10):  # prompts that nobody asks for again
+            PROMPTS["scan"] = np.arange(start, start + 4, dtype=np.int32)
+            use(cache, "scan")
+        kept[eviction] = len(cache.match(HERE, PROMPTS["A"] * 10).pages)
+        del PROMPTS["scan"]
+    assert kept == {"lru": 0, "slru": 3}
+
+
+def test_the_threshold_of_slru_is_an_option() -> None:
+    orders = []
+    for threshold in (2, 3):
+        cache = CacheManager(32, 1, eviction="slru", eviction_options={"threshold": threshold})
+        for name in "AAABBCDD":
+            use(cache, name)
+        orders.append(dropped(cache))
+    assert orders == ["CABD", "BCDA"]
+
+
+@pytest.mark.parametrize("name,options", [("lru", {"threshold": 2}), ("slru", {"size": 1}), ("slru", {"threshold": 0})])
+def test_bad_options_are_refused(name: str, options: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=name):
+        CacheManager(8, 1, eviction=name, eviction_options=options)
+
+
+def test_the_flag_offers_what_there_is() -> None:
+    assert fields_by_name()["radix_eviction_policy"].flag.choices == tuple(STRATEGIES.names())
