@@ -14,7 +14,7 @@ from radixlm.api.runtime import Model, Runtime
 from radixlm.base import log
 from radixlm.base.errors import RequestError
 from radixlm.config.groups import Config
-from radixlm.frontend.metrics_hooks import NoMetrics
+from radixlm.observability.metrics import NullMetrics
 from radixlm.protocol import control
 from radixlm.server.answer import answer
 from radixlm.server.generation import Transcript, error_of, merged_updates
@@ -49,7 +49,7 @@ class Engine:
             raise
 
     async def _launch(self, model: Model) -> Runtime:
-        runtime = Runtime(self._config, model, NoMetrics())
+        runtime = Runtime(self._config, model, NullMetrics())
         try:
             await runtime.start()
         except BaseException:

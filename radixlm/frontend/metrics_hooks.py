@@ -39,23 +39,3 @@ class MetricsHooks(Protocol):
 
     def ready(self, ready: SchedulerReady) -> None:
         """The scheduler can serve."""
-
-
-class NoMetrics:
-    """The hooks without effect."""
-
-    def received(self, stream: bool) -> None: ...
-    def first_token(self, stream: bool, seconds: float) -> None: ...
-    def inter_token(self, seconds: float, tokens: int) -> None: ...
-    def finished(
-        self,
-        finished: Finished,
-        stream: bool,
-        e2e_s: float,
-        first_token_s: float | None,
-        tokens: int,
-        queue_time_s: float | None,
-    ) -> None: ...
-    def aborted(self) -> None: ...
-    def stats(self, stats: SchedulerStats) -> None: ...
-    def ready(self, ready: SchedulerReady) -> None: ...

@@ -23,7 +23,7 @@ from radixlm.frontend.choice import Choice, ChoiceRequest
 from radixlm.frontend.detokenizer import Detokenizer
 from radixlm.frontend.intake import Intake, Prepared
 from radixlm.frontend.lengths import Limits
-from radixlm.frontend.metrics_hooks import MetricsHooks, NoMetrics
+from radixlm.frontend.metrics_hooks import MetricsHooks
 from radixlm.loader.tokenizer import Tokenizer
 from radixlm.protocol import control
 from radixlm.protocol.messages import (
@@ -41,8 +41,6 @@ from radixlm.protocol.messages import (
     TokenizedGenerateReqInput,
 )
 from radixlm.protocol.wire import Link
-
-__all__ = ["MetricsHooks", "NoMetrics", "TokenizerManager", "TokenizerManagerConfig"]
 
 _log = log.get(__name__)
 _ABORT_AGAIN_S = 1.0

@@ -66,7 +66,6 @@ class _Server:
             ready = starting.result()
             for line in ready.report:
                 logger.info(line)
-            metrics.ready(ready)
             return await self._serve(runtime, metrics)
         finally:
             await runtime.stop()
