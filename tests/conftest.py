@@ -2,4 +2,4 @@
 
 import os
 
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -31,8 +31,8 @@ FEW_CORES = 4  # up to this many, the detokenizer shares the front process: a bu
 WATCH_S = 0.1  # how often the children are looked at
 END_S = 5.0  # how long a child may take to leave by itself
 # OpenMP threads wait for each other in the model's loops. By default they spin for milliseconds, so that on two cores
-# one busy neighbour made a token 25 times slower (measured); sleeping after so short a spin it is 3 times, alone none.
-OPENMP_ENV = {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "5000")}
+# one busy neighbour made a token 25 times slower (measured). Sleeping after a shorter spin it is 5 times; alone, none.
+OPENMP_ENV = {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "10000")}
 
 
 @dataclass(frozen=True)
