@@ -42,7 +42,6 @@ class CacheManager:
     handed out again only after the step that last used it has been committed (`retire`).
 
     Attributes:
-        hit_tokens, lookup_tokens: prompt tokens found in the cache, and asked for, by `acquire` since start.
         evicted_tokens: cached tokens dropped to make room since start.
         open_leases: how many leases are open.
     """
@@ -63,7 +62,7 @@ class CacheManager:
         self.eviction = eviction
         self.eviction_options = dict(eviction_options or {})
         self.weight_version = "default"
-        self.hit_tokens = self.lookup_tokens = self.evicted_tokens = 0
+        self.evicted_tokens = 0
         self.open_leases = 0
         self._owner = PageOwner(num_pages)
         self._tree = RadixTree(page_size, make_strategy(eviction, self.eviction_options))
@@ -112,10 +111,8 @@ class CacheManager:
             return self._nothing
         return self._tree.match(self._space(namespace), tokens[:-1])
 
-    def acquire(self, namespace: CacheNamespace, tokens: I32, match: Match, urgency: int = 0) -> Lease:
+    def acquire(self, namespace: CacheNamespace, match: Match, urgency: int = 0) -> Lease:
         """A lease on a match made just before; its first pages are `match.pages`. More urgent is larger."""
-        self.lookup_tokens += len(tokens)
-        self.hit_tokens += len(match.pages) * self.page_size
         self.open_leases += 1
         node = self._tree.hold(match, self._next_tick(), urgency)
         return Lease(self._space(namespace), node, len(match.pages), urgency)

@@ -21,7 +21,6 @@ from radixlm.runner.runner import Runner
 from radixlm.runner.sampler import LOGITS_ROWS
 from radixlm.runner.staging import Staging
 
-GRAPH_BYTES = 6 << 20  # what the driver takes for a captured step beyond its tensors, about
 MARGIN_BYTES = (
     512 << 20
 )  # for kernels not loaded yet, requests' penalties and biases, and what the device's other users do

@@ -18,7 +18,7 @@ def tokens(*values: int) -> I32:
 
 def begin(cache: CacheManager, sequence: I32, namespace: CacheNamespace = HERE) -> tuple[Lease, I32]:
     match = cache.match(namespace, sequence)
-    lease = cache.acquire(namespace, sequence, match)
+    lease = cache.acquire(namespace, match)
     missing = -(-len(sequence) // cache.page_size) - len(match.pages)
     assert cache.secure(missing) == missing
     return lease, np.concatenate((match.pages, cache.take(missing)))

@@ -53,7 +53,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert match.pages.tolist() == [self.cached[prefix] for prefix in wanted[:hits]]
         missing = -(-len(tokens) // self.page_size) - hits
         available = self.cache.free_pages + self.cache.evictable_pages - match.evictable_pages
-        lease = self.cache.acquire(namespace, array, match, urgency)
+        lease = self.cache.acquire(namespace, match, urgency)
         assert self.cache.free_pages + self.cache.evictable_pages == available
         self.open[id(lease)] = wanted[:hits]
         new = self.take(self.secure(missing))

@@ -16,7 +16,7 @@ PROMPTS = {name: np.arange(start, start + 4, dtype=np.int32) for start, name in 
 def use(cache: CacheManager, name: str, urgency: int = 0) -> None:
     ids = PROMPTS[name] * 10
     match = cache.match(HERE, ids)
-    lease = cache.acquire(HERE, ids, match, urgency)
+    lease = cache.acquire(HERE, match, urgency)
     cache.secure(4 - len(match.pages))
     pages = np.concatenate((match.pages, cache.take(4 - len(match.pages))))
     cache.release(lease, ids, pages, -1)

@@ -23,7 +23,7 @@ def request(order: int, prompt: list[int], max_new: int = 10, since: float = 0.0
 
 def remember(cache: CacheManager, prompt: list[int]) -> None:
     ids = np.array(prompt, np.int32)
-    lease = cache.acquire(HERE, ids, cache.match(HERE, ids))
+    lease = cache.acquire(HERE, cache.match(HERE, ids))
     cache.secure(len(ids))
     pages = np.concatenate((cache.match(HERE, ids).pages, cache.take(len(ids) - lease.tree_pages)))
     cache.release(lease, ids, pages, -1)
