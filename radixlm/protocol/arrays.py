@@ -1,4 +1,4 @@
-"""Integer arrays inside messages: packed bytes on the wire, numpy arrays in structs. Knows no message."""
+"""Arrays inside messages: packed bytes on the wire, numpy arrays in structs. Knows no message."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -9,16 +9,17 @@ from numpy.typing import NDArray
 I32: TypeAlias = NDArray[np.int32]
 I64: TypeAlias = NDArray[np.int64]
 F64: TypeAlias = NDArray[np.float64]
+F32: TypeAlias = NDArray[np.float32]
 
-_CODES: dict[str, int] = {"int32": 1, "int64": 2, "float64": 3}
+_CODES: dict[str, int] = {"int32": 1, "int64": 2, "float64": 3, "float32": 4}
 _DTYPES = {code: np.dtype(name) for name, code in _CODES.items()}
 
 # A struct field that holds an array; its dtype and shape travel with it. One or two dimensions, little-endian.
-Array: TypeAlias = Annotated[Any, msgspec.Meta(description="numpy int32, int64 or float64 array")]
+Array: TypeAlias = Annotated[Any, msgspec.Meta(description="numpy int32, int64, float32 or float64 array")]
 
 
 def enc_hook(value: Any) -> Any:
-    """msgspec hook: an array becomes extension type 1-3 (by dtype) holding the column count and the raw bytes."""
+    """msgspec hook: an array becomes extension type 1-4 (by dtype) holding the column count and the raw bytes."""
     if isinstance(value, np.ndarray):
         columns = value.shape[1] if value.ndim == 2 else 0
         header = columns.to_bytes(4, "little")

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from radixlm.protocol.arrays import Array, enc_hook, ext_hook
+from radixlm.protocol.extras import Extras, LogprobOptions
 from radixlm.protocol.sampling import SamplingParams
 
 
@@ -57,6 +58,7 @@ class TokenizedGenerateReqInput(msgspec.Struct, frozen=True, tag=True):
     arrival_time: float
     namespace: CacheNamespace = CacheNamespace()
     priority: int | None = None
+    logprobs: LogprobOptions | None = None
 
 
 class AbortReq(msgspec.Struct, frozen=True, tag=True):
@@ -107,7 +109,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
 class BatchTokenIDOutput(msgspec.Struct, frozen=True, tag=True):
     """New tokens of several requests, columnar: request `keys[i]` (int64) got `counts[i]` (int32) of `tokens` (int32).
 
-    A request that is in `started` or `finished` is also in `keys`, perhaps with count 0.
+    A request that is in `started` or `finished` is also in `keys`, perhaps with count 0. `extras` by key, for those
+    in `keys` that have any.
     """
 
     keys: Array
@@ -115,6 +118,7 @@ class BatchTokenIDOutput(msgspec.Struct, frozen=True, tag=True):
     tokens: Array
     started: list[Started]
     finished: list[Finished]
+    extras: dict[int, Extras] = {}
 
 
 class BatchStrOutput(msgspec.Struct, frozen=True, tag=True):
@@ -126,6 +130,7 @@ class BatchStrOutput(msgspec.Struct, frozen=True, tag=True):
     texts: list[str]
     started: list[Started]
     finished: list[Finished]
+    extras: dict[int, Extras] = {}
 
 
 class ControlReply(msgspec.Struct, frozen=True, tag=True):

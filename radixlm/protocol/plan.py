@@ -7,6 +7,7 @@ A first chunk, a later chunk, a decode and a verify of k drafts differ only in t
 import msgspec
 
 from radixlm.protocol.arrays import Array, empty_i32, enc_hook, ext_hook
+from radixlm.protocol.extras import Extras, LogprobOptions
 from radixlm.protocol.sampling import SamplingParams
 
 SAMPLE = 1  # flag: sample a token from the row's last position
@@ -26,6 +27,7 @@ class SlotInit(msgspec.Struct, frozen=True):
     stop_ids: tuple[int, ...]
     prompt: Array
     outputs: Array
+    logprobs: LogprobOptions | None = None
 
 
 class StepPlan(msgspec.Struct, frozen=True):
@@ -61,12 +63,13 @@ class StepResult(msgspec.Struct, frozen=True):
     """What a step produced: `tokens` int32 [R], the sampled id of each row with SAMPLE, -1 for the others.
 
     -2 marks a row whose logits were not finite. `error` is set when the step failed as a whole: its rows produced
-    nothing and the KV they would have written must not be used.
+    nothing and the KV they would have written must not be used. `extras` by row, for the rows that have any.
     """
 
     step: int
     tokens: Array = msgspec.field(default_factory=empty_i32)
     error: str | None = None
+    extras: dict[int, Extras] = {}
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self, enc_hook=enc_hook)
