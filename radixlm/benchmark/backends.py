@@ -8,7 +8,7 @@ import msgspec
 
 from radixlm.base.errors import ConfigError
 from radixlm.benchmark.outcome import Request
-from radixlm.benchmark.readers import NativeReader, OpenAiReader, Reader
+from radixlm.benchmark.readers import EmbeddingReader, NativeReader, OpenAiReader, Reader
 
 
 class BodySettings(msgspec.Struct, frozen=True):
@@ -24,7 +24,11 @@ class BodySettings(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Backend:
-    """One row. `takes_ids`: prompts may be sent as token ids. `flush_path`: POST here empties the prefix cache."""
+    """One row.
+
+    `takes_ids`: prompts may be sent as token ids. `flush_path`: POST here empties the prefix cache. `lora_key`: the
+    body's field that names an adapter. `generates`: answers are text; the others' are whole and count no tokens.
+    """
 
     path: str
     body: Callable[[Request, BodySettings], dict[str, Any]]
@@ -32,6 +36,18 @@ class Backend:
     default_port: int
     takes_ids: bool
     flush_path: str
+    lora_key: str = "model"
+    generates: bool = True
+
+    @property
+    def chat(self) -> bool:
+        """Whether the server gets messages and applies its chat template."""
+        return self.body is chat_body
+
+    @property
+    def native(self) -> bool:
+        """Whether it is /generate."""
+        return self.body is native_body
 
 
 def _sampling(settings: BodySettings) -> dict[str, Any]:
@@ -62,24 +78,41 @@ def completions_body(request: Request, settings: BodySettings) -> dict[str, Any]
     return {**_openai_body(settings), "prompt": request.prompt, "max_tokens": request.output_tokens}
 
 
+def messages_of(prompt: str | list[Any]) -> list[Any]:
+    """The chat messages of a prompt: itself, or text as one user message."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
 def chat_body(request: Request, settings: BodySettings) -> dict[str, Any]:
-    """The body of `/v1/chat/completions`: the prompt is one user message."""
-    messages = [{"role": "user", "content": request.prompt}]
-    return {**_openai_body(settings), "messages": messages, "max_completion_tokens": request.output_tokens}
+    """The body of `/v1/chat/completions`."""
+    body = {**_openai_body(settings), "messages": messages_of(request.prompt)}
+    return {**body, "max_completion_tokens": request.output_tokens}
 
 
-_NATIVE = Backend("/generate", native_body, NativeReader, 30000, True, "/flush_cache?timeout={timeout_s:g}")
-_SGLANG_OAI = Backend("/v1/completions", completions_body, OpenAiReader, 30000, True, _NATIVE.flush_path)
-_SGLANG_CHAT = Backend("/v1/chat/completions", chat_body, OpenAiReader, 30000, False, _NATIVE.flush_path)
+def embedding_body(request: Request, settings: BodySettings) -> dict[str, Any]:
+    """The body of `/v1/embeddings`."""
+    return {"model": settings.model, "input": request.prompt}
 
+
+FLUSH = "/flush_cache?timeout={timeout_s:g}"
+FLUSH_VLLM = "/reset_prefix_cache"
+COMPLETIONS = ("/v1/completions", completions_body, OpenAiReader)
+CHAT = ("/v1/chat/completions", chat_body, OpenAiReader)
+EMBEDDINGS = ("/v1/embeddings", embedding_body, EmbeddingReader)
+_NATIVE = Backend("/generate", native_body, NativeReader, 30000, True, FLUSH, lora_key="lora_path")
+
+# Port 30000 where another is the engine's own default is SGLang's: command lines written for it rely on it.
 BACKENDS = {
     "sglang": _NATIVE,
     "sglang-native": _NATIVE,
-    "sglang-oai": _SGLANG_OAI,
-    "sglang-oai-chat": _SGLANG_CHAT,
-    "vllm": Backend("/v1/completions", completions_body, OpenAiReader, 8000, True, "/reset_prefix_cache"),
-    # Port 30000 for vllm-chat is SGLang's own default; command lines written for it rely on it.
-    "vllm-chat": Backend("/v1/chat/completions", chat_body, OpenAiReader, 30000, False, "/reset_prefix_cache"),
+    "sglang-oai": Backend(*COMPLETIONS, 30000, True, FLUSH),
+    "sglang-oai-chat": Backend(*CHAT, 30000, False, FLUSH),
+    "sglang-embedding": Backend(*EMBEDDINGS, 30000, True, FLUSH, generates=False),
+    "vllm": Backend(*COMPLETIONS, 8000, True, FLUSH_VLLM),
+    "vllm-chat": Backend(*CHAT, 30000, False, FLUSH_VLLM),
+    "vllm-embedding": Backend(*EMBEDDINGS, 8000, True, FLUSH_VLLM, generates=False),
+    "lmdeploy": Backend(*COMPLETIONS, 23333, False, FLUSH),
+    "lmdeploy-chat": Backend(*CHAT, 30000, False, FLUSH),
 }
 
 
@@ -92,9 +125,22 @@ def backend_named(name: str) -> Backend:
 
 
 def encode_body(backend: Backend, request: Request, settings: BodySettings) -> bytes:
-    """The JSON body of one request, with the extra fields merged in: mappings key by key, anything else replaced."""
+    """The JSON body of one request, with the extra fields merged in: mappings key by key, anything else replaced.
+
+    What the dataset says of a request wins over what the run says of all.
+    """
     body = backend.body(request, settings)
-    for key, value in settings.extra.items():
+    for key, value in (*settings.extra.items(), *request.extra.items()):
         old = body.get(key)
         body[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
     return msgspec.json.encode(body)
+
+
+def continued(backend: Backend, before: Request, answer: str, turn: Request) -> Request:
+    """`turn` with what was said before it: the earlier request as it was sent, and its answer."""
+    if backend.chat:
+        said = {"role": "assistant", "content": answer}
+        prompt: Any = [*messages_of(before.prompt), said, *messages_of(turn.prompt)]
+    else:
+        prompt = f"{before.prompt}{answer}{turn.prompt}"
+    return msgspec.structs.replace(turn, prompt=prompt)

@@ -7,20 +7,18 @@ against it, and prints one table. A workload that fails costs its own row only. 
 import argparse
 import json
 import shutil
-import signal
-import socket
 import string
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
+
+from radixlm.base.errors import RadixError
+from radixlm.benchmark.launched import SERVE, ServerProcess
 
 VOCABULARY = 151_936
 START_LIMIT_S = 300.0
@@ -136,52 +134,12 @@ def made_up_tokenizer(size: int) -> Any:
     return backend
 
 
-class Server:
-    """One `radixlm serve` process; `started_s` is what it took to be ready."""
+class Server(ServerProcess):
+    """A server with dummy weights in the shapes of `model`."""
 
-    def __init__(self, model: Path, flags: Sequence[str], log: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-        self.log = log
-        command = [sys.executable, "-m", "radixlm", "serve", str(model), "--load-format", "dummy"]
-        command += ["--port", str(self.port), "--enable-cache-report", *flags]
-        with log.open("wb") as file:
-            self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-        began = time.monotonic()
-        try:
-            while not self._answers():
-                if not self.alive or time.monotonic() - began > START_LIMIT_S:
-                    raise RuntimeError(f"no server: {self.last_line()}")
-                time.sleep(0.1)
-        except BaseException:
-            self.stop()
-            raise
-        self.started_s = time.monotonic() - began
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def last_line(self) -> str:
-        lines = self.log.read_text("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else "it wrote nothing"
-
-    def stop(self) -> None:
-        if self.alive:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(15)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        self._process.wait()
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+    def __init__(self, model: Path, flags: Sequence[str], log: Path, program: Sequence[str] = SERVE) -> None:
+        words = [str(model), "--load-format", "dummy", "--enable-cache-report", *flags]
+        super().__init__(words, log, START_LIMIT_S, program)
 
 
 @contextmanager
@@ -259,7 +217,7 @@ def run(options: argparse.Namespace) -> list[list[str]]:
                         servers.append(Server(folder, options.flags, out / f"server-{model}-{len(servers)}.log"))
                         print(f"{model}: ready after {servers[-1].started_s:.1f} s", flush=True)
                     rows.append(row(workload, run_client(workload, servers[-1].port, out, more)))
-                except (RuntimeError, OSError, ValueError) as error:
+                except (RadixError, RuntimeError, OSError, ValueError) as error:
                     rows.append(
                         [workload.name, model, "failed", str(error)[:100], workload.peer, workload.goal, *"---"]
                     )

@@ -2,15 +2,17 @@
 
 import asyncio
 import gc
+import itertools
 import resource
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import msgspec
 import numpy as np
 
-from radixlm.benchmark.backends import Backend, BodySettings, backend_named, encode_body
+from radixlm.benchmark.backends import Backend, BodySettings, backend_named, continued, encode_body
 from radixlm.benchmark.http1 import HttpClient, HttpFailure, Target
 from radixlm.benchmark.outcome import Outcome, Request
 from radixlm.benchmark.readers import AnswerReceiver
@@ -20,7 +22,8 @@ PROGRESS_EVERY_S = 1.0
 
 
 class Plan(msgspec.Struct):
-    """What one client process has to send. `arrivals_s[i]`: when request i is due, seconds after the start."""
+    """What one client process has to send. `arrivals_s[i]`: when request i is due, seconds after the start; a later
+    turn is due when the one before it has ended."""
 
     target: Target
     backend: str
@@ -60,6 +63,25 @@ def arrivals(count: int, rate_per_s: float, seed: int) -> list[float]:
     return [0.0, *np.cumsum(gaps).tolist()][:count]
 
 
+def arrivals_of(requests: Sequence[Request], rate_per_s: float, seed: int) -> list[float]:
+    """When each request is due: as its trace says, else by `arrivals`; the turns of a conversation arrive as one."""
+    starts = [i for i, request in enumerate(requests) if not request.follows]
+    drawn = deque(arrivals(len(starts), rate_per_s, seed))
+    due_s: list[float] = []
+    for request in requests:
+        if not request.follows:
+            due_s.append(drawn.popleft() if request.due_s is None else request.due_s)
+        else:
+            due_s.append(due_s[-1])
+    return due_s
+
+
+def conversations(requests: Sequence[Request]) -> list[range]:
+    """The places of each conversation's turns; most have one."""
+    starts = [i for i, request in enumerate(requests) if not request.follows]
+    return [range(start, end) for start, end in itertools.pairwise([*starts, len(requests)])]
+
+
 async def send_one(
     client: HttpClient, backend: Backend, request: Request, body: BodySettings, outcome: Outcome
 ) -> None:
@@ -96,21 +118,34 @@ async def run_load(
     await asyncio.sleep(start_s - time.perf_counter())
     cpu_before_s = cpu_s()
 
-    async def one(request: Request, outcome: Outcome) -> None:
+    async def converse(turns: range) -> None:
         async with limit:
-            progress.in_flight += 1
-            await send_one(client, backend, request, plan.body, outcome)
-            progress.in_flight -= 1
-            progress.count(outcome)
+            sent: Request | None = None
+            for i in turns:
+                request, outcome = plan.requests[i], outcomes[i]
+                if sent is not None:
+                    before = outcomes[i - 1]
+                    outcome.due_s = time.perf_counter()
+                    request = continued(backend, sent, before.text, request)
+                    if before.error is not None:
+                        outcome.sent_s = outcome.end_s = outcome.due_s
+                        outcome.error = "not sent: the turn before it failed"
+                        progress.count(outcome)
+                        continue
+                progress.in_flight += 1
+                await send_one(client, backend, request, plan.body, outcome)
+                progress.in_flight -= 1
+                progress.count(outcome)
+                sent = request
 
     reporter = asyncio.create_task(_report(progress, on_progress)) if on_progress is not None else None
     try:
         async with asyncio.TaskGroup() as group:
-            for request, outcome, due_s in zip(plan.requests, outcomes, plan.arrivals_s, strict=True):
-                outcome.due_s = start_s + due_s
-                if (wait_s := outcome.due_s - time.perf_counter()) > 0:
+            for turns in conversations(plan.requests):
+                due_s = outcomes[turns[0]].due_s = start_s + plan.arrivals_s[turns[0]]
+                if (wait_s := due_s - time.perf_counter()) > 0:
                     await asyncio.sleep(wait_s)
-                group.create_task(one(request, outcome))
+                group.create_task(converse(turns))
         return LoadResult(outcomes, start_s, time.perf_counter(), cpu_s() - cpu_before_s)
     finally:
         gc.unfreeze()

@@ -93,7 +93,7 @@ def summarize(requests: Sequence[Request], outcomes: Sequence[Outcome], start_s:
     good = [outcome for outcome in outcomes if outcome.error is None]
     duration_s = max((outcome.end_s for outcome in outcomes), default=start_s) - start_s
     per_s = 1.0 / duration_s if duration_s > 0 else 0.0
-    input_tokens = sum(requests[outcome.index].prompt_tokens for outcome in good)
+    input_tokens = sum(outcome.prompt_tokens(requests[outcome.index]) for outcome in good)
     output_tokens = sum(outcome.output_tokens for outcome in good)
     told = [outcome.server_prompt_tokens for outcome in good if outcome.server_prompt_tokens is not None]
     decoding = (o for o in good if o.output_tokens > 1)
@@ -164,7 +164,7 @@ def _cache_hits(requests: Sequence[Request], good: Sequence[Outcome]) -> CacheHi
 
     def prompt_tokens(outcome: Outcome) -> int:
         told = outcome.server_prompt_tokens
-        return requests[outcome.index].prompt_tokens if told is None else told
+        return outcome.prompt_tokens(requests[outcome.index]) if told is None else told
 
     return CacheHits(
         reported=len(reported),

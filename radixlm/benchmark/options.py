@@ -3,15 +3,18 @@
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from radixlm.base.errors import ConfigError
 from radixlm.benchmark.backends import BACKENDS
-from radixlm.benchmark.datasets.spec import DatasetSpec
-from radixlm.config.flags import FlagField, at_least, flag, flags_of, json_object
+from radixlm.benchmark.commandline import Program
+from radixlm.benchmark.datasets.spec import CHAT_DATASETS, DatasetSpec
+from radixlm.config.flags import at_least, flag, json_object
 
-PROGRAM = "python -m radixlm.benchmark.serving"
+
+def _above_one(value: float) -> str | None:
+    return None if value > 1 else f"must be above 1, not {value:g}"
 
 
 def _header(word: str) -> str:
@@ -51,6 +54,8 @@ class LoadOptions:
     disable_ignore_eos: bool = flag(False, "let answers end early")
     temperature: float = flag(0.0, "sampling temperature", check=at_least(0))
     top_p: float = flag(1.0, "nucleus sampling")
+    use_trace_timestamps: bool = flag(False, "send at the dataset's own times, which mooncake always does")
+    fake_prefill: bool = flag(False, "pretend a prefill server has done the prompts (tests of a decode server)")
     extra_request_body: Mapping[str, Any] | None = flag(
         None, "JSON object merged into every request body", parse=json_object, metavar="JSON"
     )
@@ -65,6 +70,47 @@ class OutputOptions:
     tag: str | None = flag(None, "a word stored in the line")
     cache_report: bool = flag(False, "print and store cache hits in detail")
     disable_tqdm: bool = flag(False, "no progress on the terminal")
+    print_requests: bool = flag(False, "print every prompt and answer, in the dataset's order")
+    plot_throughput: bool = flag(False, "print tokens of each second as bars")
+
+
+@dataclass(frozen=True)
+class LogprobOptions:
+    """Log probabilities, which only /generate is asked for: their cost is what is measured."""
+
+    return_logprob: bool = flag(False, "ask for log probabilities")
+    top_logprobs_num: int = flag(0, "alternatives to tell at every position", check=at_least(0))
+    token_ids_logprob: tuple[int, ...] | None = flag(None, "ids to tell at every position", many=True)
+    logprob_start_len: int = flag(-1, "tell those of the prompt from this position on; -1: outputs only")
+
+
+@dataclass(frozen=True)
+class LoraOptions:
+    """Adapters that requests name."""
+
+    lora_name: tuple[str, ...] | None = flag(None, "adapters that requests use", many=True)
+    lora_request_distribution: str = flag(
+        "uniform",
+        "which adapter a request uses: drawn evenly, in turn, or drawn with weight alpha^-i",
+        choices=("uniform", "distinct", "skewed"),
+    )
+    lora_zipf_alpha: float = flag(1.5, "alpha of the skewed distribution", check=_above_one)
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """The server's own profiler, started before the measured requests and stopped after them."""
+
+    profile: bool = flag(False, "have the server write a profile: it slows the run, so do not quote its numbers")
+    profile_activities: tuple[str, ...] = flag(
+        ("CPU", "GPU"), "what to record", many=True, choices=("CPU", "GPU", "MEM", "CUDA_PROFILER", "XPU")
+    )
+    profile_start_step: int | None = flag(None, "step to start at", check=at_least(0))
+    profile_steps: int | None = flag(None, "steps to record; to the end of the run when unset", check=at_least(1))
+    profile_by_stage: bool = flag(False, "a profile of prefill and one of decode")
+    profile_stages: tuple[str, ...] | None = flag(None, "the stages to record", many=True)
+    profile_output_dir: str | None = flag(None, "folder on the server")
+    profile_prefix: str | None = flag(None, "beginning of the files' names")
 
 
 @dataclass(frozen=True)
@@ -75,70 +121,74 @@ class Options:
     load: LoadOptions
     dataset: DatasetSpec
     output: OutputOptions
+    logprobs: LogprobOptions = field(default_factory=LogprobOptions)
+    lora: LoraOptions = field(default_factory=LoraOptions)
+    profile: ProfileOptions = field(default_factory=ProfileOptions)
 
 
-_GROUPS: dict[str, type] = {
-    "target": TargetOptions,
-    "load": LoadOptions,
-    "dataset": DatasetSpec,
-    "output": OutputOptions,
+_REFUSED = {
+    "--rust-client": "there is one client; --client-processes gives it more cores",
+    "--rust-worker-threads": "there is one client; --client-processes gives it more cores",
+    "--pd-separated": "profile each server of a disaggregated pair by its own /start_profile",
+    "--mooncake-workload": "nothing is downloaded: give the trace's file with --dataset-path",
+    "--gsp-fast-prepare": "preparation is always fast",
+    "--return-routed-experts": "routed experts are not reported",
+    "--image-count": "images are not sent",
+    "--random-image-count": "images are not sent",
 }
-
-
-def _add(group: "argparse._ArgumentGroup", item: FlagField) -> None:
-    if item.kind == "switch":
-        group.add_argument(item.option, dest=item.name, action="store_const", const=(), help=item.flag.help)
-        return
-    shown = item.default not in (None, (), "", float("inf"))
-    choices = "{" + ",".join(item.flag.choices) + "}" if item.flag.choices else None
-    group.add_argument(
-        item.option,
-        dest=item.name,
-        nargs="+" if item.kind == "list" else 1,
-        metavar=choices or item.flag.metavar or item.base.__name__.upper(),
-        help=item.flag.help + (f" ({item.default})" if shown else ""),
-    )
+SERVING = Program(
+    "serving",
+    "Measure a running server under load.",
+    {
+        "target": TargetOptions,
+        "load": LoadOptions,
+        "dataset": DatasetSpec,
+        "output": OutputOptions,
+        "logprobs": LogprobOptions,
+        "lora": LoraOptions,
+        "profile": ProfileOptions,
+    },
+    _REFUSED,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser; an option that is not listed in its help is refused."""
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        usage=f"{PROGRAM} [options]",
-        description="Measure a server under load.",
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-    )
-    for name, group in _GROUPS.items():
-        section = parser.add_argument_group(name)
-        for item in flags_of(name, group):
-            _add(section, item)
-    return parser
+    """The parser of the serving benchmark."""
+    return SERVING.parser()
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
-    """The options of a command line. ConfigError names the flag at fault; SystemExit for --help or an unknown flag."""
-    words = vars(build_parser().parse_args(argv))
-    groups = {
-        name: group(**{item.name: item.read(words[item.name]) for item in flags_of(name, group) if item.name in words})
-        for name, group in _GROUPS.items()
-    }
-    options = Options(**groups)
+    """The options of a command line. ConfigError names the flag at fault; SystemExit 0 after --help."""
+    options = Options(**SERVING.read(argv))
     _check(options)
     return options
 
 
 def _check(options: Options) -> None:
     """What no single flag can know."""
-    backend, dataset = options.target.backend, options.dataset
+    name, dataset = options.target.backend, options.dataset
+    backend = BACKENDS[name]
     if not options.load.request_rate > 0:
         raise ConfigError(f"--request-rate must be positive, not {options.load.request_rate:g}")
-    if dataset.tokenize_prompt and not BACKENDS[backend].takes_ids:
-        raise ConfigError(f"--tokenize-prompt: backend {backend} sends messages, which cannot be token ids")
+    if dataset.tokenize_prompt and not backend.takes_ids:
+        raise ConfigError(f"--tokenize-prompt: backend {name} takes text, not token ids")
     if dataset.vocab_size is not None and not dataset.tokenize_prompt:
         raise ConfigError("--vocab-size needs --tokenize-prompt: without a tokenizer there is no text to send")
     if dataset.vocab_size is not None and options.target.tokenizer is not None:
         raise ConfigError("--vocab-size and --tokenizer exclude each other")
+    if dataset.apply_chat_template and (backend.chat or dataset.tokenize_prompt):
+        raise ConfigError("--apply-chat-template: only for prompts sent as text, and not where the server applies it")
+    if options.load.use_trace_timestamps and dataset.dataset_name != "mooncake":
+        raise ConfigError("--use-trace-timestamps: only the dataset mooncake has times")
+    if dataset.dataset_name in CHAT_DATASETS and not backend.chat:
+        raise ConfigError(f"--dataset-name {dataset.dataset_name} holds conversations: it needs a chat backend")
+    native_only = {
+        "--return-logprob": options.logprobs.return_logprob,
+        "--fake-prefill": options.load.fake_prefill,
+    }
+    for option, given in native_only.items():
+        if given and not backend.native:
+            raise ConfigError(f"{option} needs the backend sglang, not {name}")
 
 
 def base_url(options: TargetOptions) -> str:

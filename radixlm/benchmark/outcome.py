@@ -9,14 +9,21 @@ class Request(msgspec.Struct):
     """One row of a dataset.
 
     Attributes:
-        prompt: text, or token ids when prompts are sent tokenized.
-        prompt_tokens: the prompt's length as the server should count it.
+        prompt: text, token ids when prompts are sent tokenized, or chat messages.
+        prompt_tokens: the prompt's length as the server should count it; 0 when only the server can know.
         output_tokens: how many tokens to ask for.
+        follows: this is a later turn: it is sent when the request before it has ended, after that one's prompt and
+            answer, and its `prompt` is only what is new.
+        due_s: when the trace sent it, in seconds from its start; None leaves that to the arrival process.
+        extra: fields of the body that are this request's own.
     """
 
-    prompt: str | list[int]
+    prompt: str | list[Any]
     prompt_tokens: int
     output_tokens: int
+    follows: bool = False
+    due_s: float | None = None
+    extra: dict[str, Any] = {}
 
 
 class Outcome(msgspec.Struct):
@@ -45,6 +52,10 @@ class Outcome(msgspec.Struct):
     cached_details: dict[str, Any] | None = None
     text: str = ""
     error: str | None = None
+
+    def prompt_tokens(self, request: Request) -> int:
+        """The length of what was sent: the dataset's count, or for a later turn the server's (0 if it told none)."""
+        return request.prompt_tokens or self.server_prompt_tokens or 0
 
     @property
     def latency_s(self) -> float:

@@ -203,6 +203,35 @@ class OpenAiReader:
             outcome.error = outcome.error or "aborted by the server"
 
 
+class _EmbeddingAnswer(msgspec.Struct):
+    data: list[Any] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_embedding = msgspec.json.Decoder(_EmbeddingAnswer)
+
+
+class EmbeddingReader:
+    """Answers of `/v1/embeddings`: whole, and without output tokens."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self) -> None:
+        self._answer: _EmbeddingAnswer | None = None
+
+    def event(self, payload: bytes, now: float) -> None:
+        self._answer = _embedding.decode(payload)
+
+    def finish(self, outcome: Outcome) -> None:
+        answer = self._answer
+        if answer is None or answer.data is None:
+            told = "the answer was empty" if answer is None else f"server error: {_message(answer.error)}"
+            outcome.error = outcome.error or told
+        elif answer.usage is not None:
+            outcome.server_prompt_tokens = answer.usage.prompt_tokens
+
+
 class AnswerReceiver:
     """Feeds one answer's bytes to its reader and remembers how the answer ended."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from radixlm.benchmark.backends import BACKENDS
 from radixlm.benchmark.metrics import CacheHits, Distribution, Metrics
 from radixlm.benchmark.options import Options
 from radixlm.benchmark.outcome import Outcome, Request
@@ -112,7 +113,7 @@ def _own_keys(run: Run) -> dict[str, Any]:
         "seed": options.load.seed,
         "warmup_requests": options.load.warmup_requests,
         "flush_cache": options.load.flush_cache,
-        "stream": not options.load.disable_stream,
+        "stream": not options.load.disable_stream and BACKENDS[options.target.backend].generates,
         "ignore_eos": not options.load.disable_ignore_eos,
         "tokenize_prompt": options.dataset.tokenize_prompt,
         "client_cpu_percent": run.client_cpu_percent,
@@ -132,7 +133,7 @@ def _details(run: Run) -> dict[str, Any]:
     """One entry per request in every list, in the dataset's order; a failed request has its error there."""
     outcomes = run.outcomes
     details: dict[str, Any] = {
-        "input_lens": [run.requests[outcome.index].prompt_tokens for outcome in outcomes],
+        "input_lens": [outcome.prompt_tokens(run.requests[outcome.index]) for outcome in outcomes],
         "output_lens": [outcome.output_tokens if outcome.error is None else 0 for outcome in outcomes],
         "ttfts": [outcome.ttft_s if outcome.error is None else 0.0 for outcome in outcomes],
         "itls": [outcome.inter_token_s() for outcome in outcomes],
@@ -219,7 +220,7 @@ def warnings(run: Run) -> list[str]:
             f"the client was the bottleneck ({run.client_cpu_percent:.0f} % of a core in its busiest process): "
             "use more --client-processes or another machine"
         )
-    if load.disable_stream:
+    if load.disable_stream and BACKENDS[run.options.target.backend].generates:
         found.append("nothing was streamed: TTFT is the whole latency, TPOT and ITL are not measured")
     if m.assumed_outputs:
         found.append(f"{m.assumed_outputs} answers came without usage: their lengths are assumed to be those asked for")
@@ -234,6 +235,29 @@ def warnings(run: Run) -> list[str]:
     if counted is not None and abs(counted - m.input_tokens) > LENGTH_TOLERANCE * m.input_tokens:
         found.append(f"the server counted {counted} prompt tokens, the dataset {m.input_tokens}")
     return found
+
+
+def throughput_bars(run: Run) -> str:
+    """Output tokens of each second of the run as bars."""
+    start_s = min((outcome.due_s for outcome in run.outcomes), default=0.0)
+    seconds: dict[int, int] = {}
+    for outcome in run.outcomes:
+        for time_s, tokens in zip(outcome.event_s, outcome.event_tokens, strict=True):
+            second = int(time_s - start_s)
+            seconds[second] = seconds.get(second, 0) + tokens
+    most = max(seconds.values(), default=1)
+    shown = range(max(seconds, default=-1) + 1)
+    return "\n".join(f"{i:>5} s {seconds.get(i, 0):>8} {'#' * (WIDTH * seconds.get(i, 0) // most)}" for i in shown)
+
+
+def conversation_log(run: Run) -> str:
+    """Every prompt and its answer or error."""
+    lines = []
+    for outcome in run.outcomes:
+        prompt = run.requests[outcome.index].prompt
+        lines.append(f"#{outcome.index} prompt: {prompt}")
+        lines.append(f"#{outcome.index} {'error: ' + outcome.error if outcome.error else 'answer: ' + outcome.text}")
+    return "\n".join(lines)
 
 
 def _finite(rate: float) -> float | str:

@@ -1,8 +1,8 @@
 """The vocabulary prompts are drawn from, with or without a tokenizer. Knows nothing of datasets or servers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,9 @@ import numpy.typing as npt
 from radixlm.base.errors import ConfigError
 
 FIT_ROUNDS = 8
+
+
+Template = Callable[[list[Any], list[Any] | None], str]
 
 
 class Codec(Protocol):
@@ -35,10 +38,14 @@ class Codec(Protocol):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The ids prompts may use, special tokens left out (int64 [n]), and the codec, None when prompts are ids only."""
+    """The ids prompts may use, special tokens left out (int64 [n]), and the codec, None when prompts are ids only.
+
+    `template` renders chat messages and tools to a prompt; None when the model brings no chat template.
+    """
 
     ordinary_ids: npt.NDArray[np.int64]
     codec: Codec | None
+    template: Template | None = None
 
     @staticmethod
     def of_size(size: int) -> "Vocabulary":
@@ -48,15 +55,27 @@ class Vocabulary:
         return Vocabulary(np.arange(size), None)
 
     @staticmethod
-    def of_codec(codec: Codec) -> "Vocabulary":
+    def of_codec(codec: Codec, template: Template | None = None) -> "Vocabulary":
         """All ids of a tokenizer but its special ones."""
-        return Vocabulary(np.setdiff1d(np.arange(codec.vocab_size), list(codec.special_ids)), codec)
+        return Vocabulary(np.setdiff1d(np.arange(codec.vocab_size), list(codec.special_ids)), codec, template)
 
     def text_codec(self, what: str) -> Codec:
         """The codec; ConfigError naming `what` needs one if there is none."""
         if self.codec is None:
             raise ConfigError(f"{what} needs a tokenizer; give --tokenizer instead of --vocab-size")
         return self.codec
+
+    def render(self, messages: list[Any], tools: list[Any] | None, what: str) -> str:
+        """The prompt of a chat; ConfigError naming `what` needs a template if there is none."""
+        if self.template is None:
+            raise ConfigError(f"{what} needs a model with a chat template")
+        return self.template(messages, tools)
+
+    def chat_tokens(self, messages: list[Any], tools: list[Any] | None) -> int:
+        """How long a chat's prompt is; without a tokenizer or a chat template only the server can tell, and it is 0."""
+        if self.codec is None or self.template is None:
+            return 0
+        return len(self.codec.encode(self.template(messages, tools), False))
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from radixlm.base.errors import RadixError
-from radixlm.benchmark.load import LoadResult, Plan, Progress, run_load
+from radixlm.benchmark.load import LoadResult, Plan, Progress, conversations, run_load
 from radixlm.benchmark.outcome import Outcome
 
 T = TypeVar("T")
@@ -51,18 +51,20 @@ class Measured:
 
 
 def split_plan(plan: Plan, processes: int) -> list[Plan]:
-    """Every `processes`-th request for each worker, at the whole plan's times; the concurrency limit is shared out."""
+    """Every `processes`-th conversation for each worker, at the whole plan's times; the concurrency limit is shared
+    out."""
     plans = []
+    every = conversations(plan.requests)
     for worker in range(processes):
         limit = plan.max_concurrency
         share = None if limit is None else limit // processes + (worker < limit % processes)
-        mine = slice(worker, None, processes)
+        mine = [i for turns in every[worker::processes] for i in turns]
         plans.append(
             msgspec.structs.replace(
                 plan,
-                requests=plan.requests[mine],
-                indices=plan.indices[mine],
-                arrivals_s=plan.arrivals_s[mine],
+                requests=[plan.requests[i] for i in mine],
+                indices=[plan.indices[i] for i in mine],
+                arrivals_s=[plan.arrivals_s[i] for i in mine],
                 max_concurrency=share,
             )
         )
@@ -159,6 +161,8 @@ def worker_main() -> int:
     start_s = msgspec.msgpack.decode(_read_input(), type=float)
     result = run_async(run_load(plan, start_s, lambda progress: _say(_Frame(progress=progress))))
     _say(_Frame(result=result))
+    # An event loop may drop what a pipe still holds when the process at its other end exits: stay until it is read.
+    sys.stdin.buffer.read()
     return 0
 
 

@@ -31,8 +31,10 @@ def generated_shared_prefix(spec: DatasetSpec, vocabulary: Vocabulary, rng: np.r
     """Groups of prompts; those of a group share its system prompt and differ in the question after it.
 
     There are groups x prompts-per-group requests whatever --num-prompts says. As text the two parts are joined by a
-    blank line. The order is shuffled unless `gsp_ordered`.
+    blank line. The order is shuffled unless `gsp_ordered`. With several turns each later one is another question.
     """
+    if spec.gsp_num_turns > 1 and spec.tokenize_prompt:
+        raise ConfigError("--gsp-num-turns: later turns follow an answer's text, so they need text prompts")
     groups = _groups(spec, rng)
     ratio = spec.gsp_range_ratio
     system_lens = draw_lengths(rng, spec.gsp_system_prompt_len, ratio, spec.gsp_num_groups)
@@ -54,6 +56,25 @@ def generated_shared_prefix(spec: DatasetSpec, vocabulary: Vocabulary, rng: np.r
     requests = [Request(*row) for row in zip(prompts, lengths, output_lens.tolist(), strict=True)]
     if not spec.gsp_ordered:
         requests = [requests[i] for i in rng.permutation(len(requests))]
+    if spec.gsp_num_turns > 1:
+        return _with_turns(requests, spec, vocabulary, rng)
+    return requests
+
+
+def _with_turns(
+    firsts: list[Request], spec: DatasetSpec, vocabulary: Vocabulary, rng: np.random.Generator
+) -> list[Request]:
+    """Each of `firsts` and its later turns, which are questions of the same length."""
+    codec = vocabulary.text_codec("--gsp-num-turns")
+    more = len(firsts) * (spec.gsp_num_turns - 1)
+    lengths = draw_lengths(rng, spec.gsp_question_len, spec.gsp_range_ratio, more).tolist()
+    ids = [rng.choice(vocabulary.ordinary_ids, n).tolist() for n in lengths]
+    questions = iter(fit_texts(codec, ids, ids, lengths))
+    requests: list[Request] = []
+    for first in firsts:
+        requests.append(first)
+        for _ in range(spec.gsp_num_turns - 1):
+            requests.append(Request(f"\n\n{next(questions)}", 0, first.output_tokens, follows=True))
     return requests
 
 

@@ -63,11 +63,23 @@ def test_refusals_name_the_flag(words: list[str], named: str) -> None:
         parse(words)
 
 
-@pytest.mark.parametrize("word", ["--profile", "--lora-name", "--num-prompt", "--plot-throughput"])
-def test_flags_that_do_nothing_here_are_unknown(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        parse([word, "1"])
-    assert left.value.code == 2 and word in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--num-prompt", "1"], "unknown argument --num-prompt"),
+        (["--rust-client"], "--client-processes"),
+        (["--image-count", "2"], "images are not sent"),
+        (["--mooncake-workload", "toolagent"], "--dataset-path"),
+        (["--return-logprob", "--backend", "vllm"], "needs the backend sglang"),
+        (["--use-trace-timestamps"], "only the dataset mooncake"),
+        (["--dataset-name", "openai"], "needs a chat backend"),
+        (["--apply-chat-template", "--backend", "vllm-chat"], "--apply-chat-template"),
+        (["--lora-zipf-alpha", "1"], "above 1"),
+    ],
+)
+def test_what_does_nothing_here_is_refused_with_a_reason(words: list[str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse(words)
 
 
 def test_help_names_every_option() -> None:
