@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from radixlm.base.log import get
 from radixlm.observability import buckets as edge_rules
+from radixlm.observability.record import RequestRecord
 from radixlm.observability.rows import ROWS, Ready, Row, Stats
 
 log = get(__name__)
@@ -186,6 +187,7 @@ class Metrics:
         edges = (buckets or BucketOverrides()).edges()
         self._families = {row.name: Family(row, edges.get(row.name, row.edges)) for row in ROWS}
         self._faults: set[str] = set()
+        self._retracted_before = 0
         self._per_token = self._families["inter_token_latency_seconds"].cell()
         for row in ROWS:
             if row.labels == ("is_streaming",):
@@ -246,11 +248,29 @@ class Metrics:
         self._families["num_aborted_requests_total"].add(1)
 
     @_guarded
+    def record(self, record: RequestRecord) -> None:
+        """A request ended: how long its stages took."""
+        stages = self._families["per_stage_req_latency_seconds"]
+        stages.cell("request_process").observe(record.sent_s)
+        if record.stream and record.first_token_s is not None and record.started_s is not None:
+            stages.cell("prefill_forward").observe(max(record.first_token_s - record.started_s, 0.0))
+
+    @_guarded
+    def loads(self, seconds: float) -> None:
+        """/v1/loads was answered."""
+        self._families["get_loads_duration_seconds"].cell().observe(seconds)
+
+    @_guarded
     def stats(self, stats: Stats) -> None:
         """The scheduler's pulse."""
         for row in ROWS:
+            family = self._families[row.name]
             for label, read in row.stats.items():
-                self._families[row.name].set(read(stats), *([label] if label else []))
+                family.set(read(stats), *([label] if label else []))
+            for labels, value in row.many(stats).items() if row.many is not None else ():
+                family.set(value, *labels.split("|"))
+        self._families["num_retracted_reqs"].set(stats.num_retracted_requests_total - self._retracted_before)
+        self._retracted_before = stats.num_retracted_requests_total
 
     @_guarded
     def ready(self, ready: Ready) -> None:
@@ -326,6 +346,10 @@ class NullMetrics:
     ) -> None: ...
 
     def aborted(self) -> None: ...
+
+    def record(self, record: RequestRecord) -> None: ...
+
+    def loads(self, seconds: float) -> None: ...
 
     def stats(self, stats: Stats) -> None: ...
 

@@ -13,8 +13,6 @@ class Planned:
 
 
 PLANNED: tuple[Planned, ...] = (
-    Planned("gauge", "per-step reports", "num_retracted_reqs decode_sum_seq_lens num_unique_running_routing_keys"),
-    Planned("gauge", "structured output", "num_grammar_queue_reqs"),
     Planned(
         "counter",
         "structured output",
@@ -57,30 +55,17 @@ PLANNED: tuple[Planned, ...] = (
         "load_back_duration_seconds hicache_backup_duration_seconds prefetch_pgs backup_pgs prefetch_bandwidth "
         "backup_bandwidth",
     ),
-    Planned("histogram", "tracing", "eviction_duration_seconds per_stage_req_latency_seconds func_latency_seconds"),
-    Planned(
-        "counter",
-        "scheduler tracing",
-        "scheduler_idle_seconds_total scheduler_process_cpu_seconds_total scheduler_stage_seconds_total "
-        "forward_execution_seconds_total prefill_effective_tokens_total num_retracted_input_tokens_total "
-        "num_retracted_output_tokens_total",
-    ),
+    Planned("histogram", "tracing inside the processes", "eviction_duration_seconds func_latency_seconds"),
     Planned(
         "counter",
         "device cost estimates",
         "estimated_flops_per_gpu_total estimated_read_bytes_per_gpu_total estimated_write_bytes_per_gpu_total",
     ),
-    Planned("counter", "graphs", "cuda_graph_passes_total"),
-    Planned(
-        "gauge",
-        "graphs and device timers",
-        "graph_memory_usage_gb startup_cuda_graph_time_seconds startup_available_gpu_memory_gb fwd_occupancy",
-    ),
+    Planned("counter", "device timers", "forward_execution_seconds_total"),
+    Planned("gauge", "device timers", "fwd_occupancy"),
     Planned("gauge", "sessions", "num_streaming_sessions streaming_session_held_tokens"),
     Planned("histogram", "routing keys", "routing_key_running_req_count routing_key_all_req_count"),
     Planned("gauge", "routing keys", "routing_keys_active"),
-    Planned("gauge", "weight updates", "weight_load_duration_seconds"),
-    Planned("histogram", "/v1/loads", "get_loads_duration_seconds"),
     Planned("gauge", "start-up tracing", "startup_latency_breakdown_seconds_max"),
     Planned(
         "gauge",

@@ -43,6 +43,24 @@ class Stats(Protocol):
     def evicted_tokens_total(self) -> int: ...
     @property
     def conservation_errors_total(self) -> int: ...
+    @property
+    def num_grammar_queue_reqs(self) -> int: ...
+    @property
+    def decode_sum_seq_lens(self) -> int: ...
+    @property
+    def num_unique_running_routing_keys(self) -> int: ...
+    @property
+    def retracted_input_tokens_total(self) -> int: ...
+    @property
+    def retracted_output_tokens_total(self) -> int: ...
+    @property
+    def effective_input_tokens_total(self) -> int: ...
+    @property
+    def process_cpu_s_total(self) -> float: ...
+    @property
+    def stage_s_total(self) -> Mapping[str, float]: ...
+    @property
+    def passes_total(self) -> Mapping[str, int]: ...
 
 
 class Ready(Protocol):
@@ -60,6 +78,7 @@ SCHEDULER = ("model_name", "engine_type", "tp_rank", "pp_rank", "moe_ep_rank")
 FRONT = ("model_name", "engine_type")
 TREE = ("cache_type", "tp_rank", "pp_rank", "dp_rank")
 NONE: tuple[str, ...] = ()
+PULSE = "every pulse of the scheduler"
 _GIB = float(1 << 30)
 
 
@@ -68,7 +87,8 @@ class Row:
     """One metric. Names are without the `sglang:` prefix unless `own` is set; those get `radixlm:`.
 
     `base` are the labels with one fixed value per server, `labels` those that vary. `stats` and `ready` read
-    the value from the last pulse or the start-up facts, by value of the one varying label ("" without one).
+    the value from the last pulse or the start-up facts, by value of the one varying label ("" without one); `many`
+    reads values of a pulse by the values of all varying labels, joined with "|".
     `edges` are the default histogram edges. `moment` says when the value moves.
     """
 
@@ -82,6 +102,7 @@ class Row:
     edges: tuple[float, ...] = ()
     stats: Mapping[str, Callable[[Stats], float]] = field(default_factory=dict)
     ready: Mapping[str, Callable[[Ready], float | None]] = field(default_factory=dict)
+    many: Callable[[Stats], Mapping[str, float]] | None = None
 
     @property
     def full_name(self) -> str:
@@ -98,7 +119,7 @@ def _pulse(
     own: bool = False,
 ) -> Row:
     reads = read if isinstance(read, Mapping) else {"": read}
-    return Row(name, kind, meaning, base, labels, "every pulse of the scheduler", own, stats=reads)
+    return Row(name, kind, meaning, base, labels, PULSE, own, stats=reads)
 
 
 def _constant(name: str, meaning: str, read: Callable[[Ready], float | None]) -> Row:
@@ -117,12 +138,25 @@ def _used_fraction(stats: Stats) -> float:
     return round(stats.kv_used_tokens / stats.max_total_num_tokens, 2) if stats.max_total_num_tokens else 0.0
 
 
+def _idle_s(stats: Stats) -> float:
+    return sum(seconds for stage, seconds in stats.stage_s_total.items() if stage.startswith("idle|"))
+
+
 STREAMING = ("is_streaming",)
 FINISH = "when a request finishes"
 
 ROWS: tuple[Row, ...] = (
     _pulse("num_running_reqs", "gauge", "requests that hold a device row", lambda s: s.num_running_reqs),
     _pulse("num_queue_reqs", "gauge", "requests that wait for admission", lambda s: s.num_queue_reqs),
+    _pulse("num_grammar_queue_reqs", "gauge", "requests whose grammar is compiled", lambda s: s.num_grammar_queue_reqs),
+    _pulse("decode_sum_seq_lens", "gauge", "tokens of the requests that decode", lambda s: s.decode_sum_seq_lens),
+    _pulse(
+        "num_unique_running_routing_keys",
+        "gauge",
+        "distinct routing keys of running requests",
+        lambda s: s.num_unique_running_routing_keys,
+    ),
+    Row("num_retracted_reqs", "gauge", "retractions since the pulse before", SCHEDULER, moment=PULSE),
     _pulse("gen_throughput", "gauge", "generated tokens per second, lately", lambda s: s.gen_throughput),
     _pulse("cache_hit_rate", "gauge", "cached share of the prompt tokens, lately", lambda s: s.cache_hit_rate),
     _pulse("new_token_ratio", "gauge", "share of the possible output that is reserved", lambda s: s.new_token_ratio),
@@ -149,6 +183,53 @@ ROWS: tuple[Row, ...] = (
         },
         labels=("mode",),
     ),
+    _pulse(
+        "num_retracted_input_tokens_total",
+        "counter",
+        "prompt tokens of retracted requests",
+        lambda s: s.retracted_input_tokens_total,
+    ),
+    _pulse(
+        "num_retracted_output_tokens_total",
+        "counter",
+        "output tokens that retracted requests had",
+        lambda s: s.retracted_output_tokens_total,
+    ),
+    _pulse(
+        "prefill_effective_tokens_total",
+        "counter",
+        "prompt tokens of requests that started, once each, and how many of them were cached",
+        {
+            "input": lambda s: s.effective_input_tokens_total,
+            "device_hit": lambda s: s.prefill_cache_tokens_total,
+        },
+        labels=("mode",),
+    ),
+    Row(
+        "cuda_graph_passes_total",
+        "counter",
+        "forward passes, from a captured graph or not",
+        SCHEDULER,
+        labels=("mode",),
+        moment=PULSE,
+        many=lambda s: s.passes_total,
+    ),
+    _pulse("scheduler_idle_seconds_total", "counter", "time without anything to do", _idle_s),
+    _pulse(
+        "scheduler_process_cpu_seconds_total",
+        "counter",
+        "CPU time of the scheduler process",
+        lambda s: s.process_cpu_s_total,
+    ),
+    Row(
+        "scheduler_stage_seconds_total",
+        "counter",
+        "time of the scheduler's loop by stage; overlap is full while the device computes an earlier step",
+        SCHEDULER,
+        labels=("category", "forward_overlap"),
+        moment=PULSE,
+        many=lambda s: s.stage_s_total,
+    ),
     _pulse("evicted_tokens_total", "counter", "KV slots freed by eviction", lambda s: s.evicted_tokens_total, TREE),
     _pulse(
         "conservation_errors_total",
@@ -169,7 +250,42 @@ ROWS: tuple[Row, ...] = (
         "how long a phase of the start took",
         labels=("phase",),
         moment="once, at start",
-        ready={"load_weight": _fact("load_weight_s")},
+        ready={
+            "load_weight": _fact("load_weight_s"),
+            "kv_cache_allocation": _fact("kv_cache_allocation_s"),
+            "scheduler_e2e": _fact("scheduler_e2e_s"),
+        },
+    ),
+    Row(
+        "weight_load_duration_seconds",
+        "gauge",
+        "how long the weights took to load",
+        SCHEDULER,
+        labels=("source",),
+        moment="once, at start",
+        ready={"disk": _fact("load_weight_s")},
+    ),
+    Row(
+        "startup_cuda_graph_time_seconds",
+        "gauge",
+        "how long capturing graphs took",
+        labels=("phase",),
+        moment="once, at start",
+        ready={"decode": _fact("decode_cuda_graph_s")},
+    ),
+    Row(
+        "graph_memory_usage_gb",
+        "gauge",
+        "memory of captured graphs, in GiB",
+        SCHEDULER,
+        labels=("phase",),
+        moment="once, at start",
+        ready={"decode": _fact("decode_cuda_graph_memory_gb")},
+    ),
+    _constant(
+        "startup_available_gpu_memory_gb",
+        "memory that was left when the server was ready, in GiB; on the CPU of the machine",
+        _fact("startup_available_bytes", _GIB),
     ),
     Row("prompt_tokens_total", "counter", "prompt tokens of finished requests", labels=STREAMING, moment=FINISH),
     Row("generation_tokens_total", "counter", "output tokens of finished requests", labels=STREAMING, moment=FINISH),
@@ -229,6 +345,15 @@ ROWS: tuple[Row, ...] = (
         moment=FINISH,
         edges=buckets.QUEUE_TIME_S,
     ),
+    Row(
+        "per_stage_req_latency_seconds",
+        "histogram",
+        "request_process: arrival to the scheduler; prefill_forward: first scheduling to first token, of streams",
+        SCHEDULER,
+        labels=("stage",),
+        moment=FINISH,
+        edges=buckets.STAGE_S,
+    ),
     Row("prompt_tokens_histogram", "histogram", "prompt lengths", moment=FINISH, edges=buckets.TOKEN_COUNTS),
     Row(
         "uncached_prompt_tokens_histogram",
@@ -253,9 +378,17 @@ ROWS: tuple[Row, ...] = (
     Row(
         "process_cpu_seconds_total",
         "counter",
-        "CPU time of the HTTP process",
+        "CPU time of the HTTP process (tokenizer) and of the scheduler",
         NONE,
         labels=("component",),
         moment="always",
+        stats={"scheduler": lambda s: s.process_cpu_s_total},
+    ),
+    Row(
+        "get_loads_duration_seconds",
+        "histogram",
+        "how long /v1/loads took",
+        moment="on each /v1/loads",
+        edges=buckets.GET_LOADS_S,
     ),
 )

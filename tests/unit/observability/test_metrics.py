@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from radixlm.base.errors import ConfigError
 from radixlm.observability import buckets
 from radixlm.observability.metrics import BucketOverrides, Metrics, NullMetrics
+from radixlm.observability.record import RequestRecord
 from radixlm.observability.rows import ROWS
 from radixlm.protocol.messages import Finished, FinishReason, SchedulerReady, SchedulerStats
 
@@ -143,15 +144,56 @@ def test_the_pulse_and_the_start_up_facts():
 
 def test_every_row_can_have_a_value_and_names_are_unique():
     metrics = Metrics("m")
-    metrics.stats(SchedulerStats(time=0.0, step=0))
-    facts = {"context_len": 1, "weights_bytes": 1, "kv_cache_bytes": 1, "load_weight_s": 1.0}
-    metrics.ready(SchedulerReady(1, 1, 1, 1, [], facts))
+    metrics.stats(SchedulerStats(time=0.0, step=0, stage_s_total={"idle|none": 1.0}, passes_total={"decode_none": 1}))
+    sizes = ("context_len", "weights_bytes", "kv_cache_bytes", "startup_available_bytes")
+    graphs = ("decode_cuda_graph_s", "decode_cuda_graph_memory_gb")
+    metrics.ready(SchedulerReady(1, 1, 1, 1, [], dict.fromkeys((*sizes, *graphs, "load_weight_s"), 1)))
+    metrics.record(RequestRecord(rid="r", stream=True, created=0.0, sent_s=0.1, prompt_tokens=1))
+    metrics.loads(0.001)
     metrics.http_request("/generate", "POST")
     metrics.http_response("/generate", "POST", 200)
     names = {name for name, _ in samples(metrics)}
     for row in ROWS:
         assert row.full_name + ("_count" if row.kind == "histogram" else "") in names
     assert len({row.full_name for row in ROWS}) == len(ROWS)
+
+
+def test_stages_passes_and_retractions_of_the_scheduler():
+    metrics = Metrics("m")
+    metrics.stats(SchedulerStats(time=0.0, step=1, num_retracted_requests_total=3))
+    spent = {"idle|none": 2.0, "idle|full": 0.5, "run_batch|full": 7.0}
+    passes = {"decode_cuda_graph": 5, "prefill_none": 2}
+    pulse = SchedulerStats(
+        time=1.0,
+        step=9,
+        num_retracted_requests_total=4,
+        stage_s_total=spent,
+        passes_total=passes,
+        effective_input_tokens_total=40,
+        prefill_cache_tokens_total=30,
+        process_cpu_s_total=1.5,
+    )
+    metrics.stats(pulse)
+    got = samples(metrics)
+    stages = {"category": "run_batch", "forward_overlap": "full"}
+    assert got["sglang:scheduler_stage_seconds_total", frozenset((RANKS | stages).items())] == 7.0
+    assert got["sglang:scheduler_idle_seconds_total", frozenset(RANKS.items())] == 2.5
+    assert got["sglang:num_retracted_reqs", frozenset(RANKS.items())] == 1
+    assert value(metrics, "sglang:cuda_graph_passes_total", **RANKS, mode="decode_cuda_graph") == 5
+    assert value(metrics, "sglang:prefill_effective_tokens_total", **RANKS, mode="input") == 40
+    assert value(metrics, "sglang:prefill_effective_tokens_total", **RANKS, mode="device_hit") == 30
+    assert got["sglang:process_cpu_seconds_total", frozenset({"component": "scheduler"}.items())] == 1.5
+
+
+def test_the_stages_of_a_request():
+    metrics = Metrics("m")
+    times = {"sent_s": 0.01, "queue_time_s": 0.02, "first_token_s": 0.08, "ended_s": 1.0}
+    for stream in (True, False):
+        metrics.record(RequestRecord(rid="r", stream=stream, created=5.0, prompt_tokens=3, **times))
+    name = "sglang:per_stage_req_latency_seconds"
+    assert value(metrics, f"{name}_count", **RANKS, stage="request_process") == 2
+    assert value(metrics, f"{name}_count", **RANKS, stage="prefill_forward") == 1
+    assert value(metrics, f"{name}_sum", **RANKS, stage="prefill_forward") == pytest.approx(0.05)
 
 
 def test_http_counts():
