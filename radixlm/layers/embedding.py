@@ -31,6 +31,7 @@ class Head(Layer):
         self._name = name
         self._tied = tied is not None
         weight = tied.weight if tied is not None else place.empty(vocab_size, hidden_size)
+        self._invariant = place.invariant
         self._run = PackedLinear(weight, None)
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -46,4 +47,4 @@ class Head(Layer):
             yield Parameter(f"{prefix}{self._name}.weight", self._run.weight, Shard.OUTPUT)
 
     def pack(self) -> None:
-        self._run = pack_linear(self._run.weight, None)
+        self._run = pack_linear(self._run.weight, None, self._invariant)

@@ -18,11 +18,16 @@ class Linear(Layer):
         out_features = sum(size for _, size in parts)
         self._parts = tuple(parts)
         self._shard = shard
+        self._invariant = place.invariant
         self._run = PackedLinear(place.empty(out_features, in_features), place.empty(out_features) if bias else None)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, in_features]. Returns [T, out_features of all parts]."""
         return self._run(x)
+
+    def gated(self, x: Tensor) -> Tensor:
+        """x: [T, in_features]. Returns silu(first half) * second half of the output: [T, out_features / 2]."""
+        return self._run.gated(x)
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:
         # With the input divided, every rank adds to the same outputs: the bias is one rank's to add, hence whole.
@@ -35,4 +40,4 @@ class Linear(Layer):
             start += size
 
     def pack(self) -> None:
-        self._run = pack_linear(self._run.weight, self._run.bias)
+        self._run = pack_linear(self._run.weight, self._run.bias, self._invariant)

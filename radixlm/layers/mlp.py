@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from radixlm.kernels.activation import silu_mul
 from radixlm.layers.linear import Linear
 from radixlm.layers.parameter import Layer, Parameter, Placement, Shard
 
@@ -19,7 +18,7 @@ class GatedMLP(Layer):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, hidden_size]. Returns the same shape."""
-        return self._down(silu_mul(self._gate_up(x)))
+        return self._down(self._gate_up.gated(x))
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:
         yield from self._gate_up.parameters(prefix)

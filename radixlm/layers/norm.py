@@ -1,7 +1,8 @@
-"""RMS normalisation with its weight. Knows no model."""
+"""Normalisations with their weights. Knows no model."""
 
 from collections.abc import Iterator
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from radixlm.kernels.norm import add_rms_norm, rms_norm
@@ -26,3 +27,20 @@ class RMSNorm(Layer):
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:
         yield Parameter(f"{prefix}{self._name}.weight", self.weight, Shard.NONE, centre=1.0)
+
+
+class LayerNorm(Layer):
+    """Normalises the last axis to mean 0 and variance 1, with weight and bias (arXiv 1607.06450)."""
+
+    def __init__(self, name: str, size: int, eps: float, place: Placement) -> None:
+        self._name = name
+        self._weight, self._bias = place.empty(size), place.empty(size)
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [..., size]. Returns the same shape and dtype."""
+        return F.layer_norm(x, self._weight.shape, self._weight, self._bias, self._eps)
+
+    def parameters(self, prefix: str) -> Iterator[Parameter]:
+        yield Parameter(f"{prefix}{self._name}.weight", self._weight, Shard.NONE, centre=1.0)
+        yield Parameter(f"{prefix}{self._name}.bias", self._bias, Shard.NONE)

@@ -36,10 +36,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Placement:
-    """The dtype and device on which a model's tensors are made."""
+    """The dtype and device on which a model's tensors are made.
+
+    `invariant`: a row's result must be the same bits whatever other rows are computed with it.
+    """
 
     dtype: torch.dtype
     device: torch.device
+    invariant: bool = False
 
     def empty(self, *shape: int) -> Tensor:
         """An uninitialised tensor; on the CPU its memory is taken as it is first written."""
@@ -53,7 +57,7 @@ class Layer(ABC):
     def parameters(self, prefix: str) -> Iterator[Parameter]:
         """The checkpoint tensors it takes, their names under `prefix` (which ends with a dot, or is empty).
 
-        Valid until `pack`.
+        After `pack` they may be copies of the values, to be read only.
         """
 
     def pack(self) -> None:  # noqa: B027

@@ -8,11 +8,13 @@ import msgspec
 
 from radixlm.base.errors import ModelError
 from radixlm.config.card import GenerationDefaults, ModelCard, RopeScaling
+from radixlm.loader.encoder_card import encoder_card
 from radixlm.loader.gguf_config import hf_config
 from radixlm.loader.gguf_header import read_header
+from radixlm.loader.pooling_card import pooling_card
 from radixlm.loader.rope import rope_facts
 from radixlm.loader.source import ModelSource
-from radixlm.models.table import ARCHITECTURES, CONFIG_DEFAULTS
+from radixlm.models.table import ARCHITECTURES, CONFIG_DEFAULTS, ENCODERS, POOLED_DECODERS
 
 DTYPES = ("float32", "float16", "bfloat16")
 ACTIVATIONS = ("silu", "swish")  # two names of one function
@@ -55,9 +57,10 @@ class _Config(msgspec.Struct, kw_only=True):
     quantization_config: dict[str, Any] | None = None
 
 
-def load_card(source: ModelSource, overrides: dict[str, Any] | None = None) -> ModelCard:
+def load_card(source: ModelSource, overrides: dict[str, Any] | None = None, embedding: bool = False) -> ModelCard:
     """Read the card of `source`. `overrides` replaces keys of config.json (a GGUF file's facts go by the same keys).
 
+    With `embedding` a causal model makes embeddings; encoders and classifiers generate nothing either way.
     ModelError, in one line, for a folder without a usable config.json, an architecture or a feature we do not know,
     and for damaged files.
     """
@@ -68,9 +71,17 @@ def load_card(source: ModelSource, overrides: dict[str, Any] | None = None) -> M
         config, generation = _read_folder(source.path)
     config |= overrides or {}
     architecture = _architecture(config, source)
+    folder = source.path if source.kind == "folder" else None
     try:
-        typed = msgspec.convert(CONFIG_DEFAULTS[architecture] | config, _Config)
-        return _card(typed, architecture, generation, source.name)
+        pooling = pooling_card(folder, config, architecture, embedding, source.name)
+        if architecture in ENCODERS:
+            card = encoder_card(config, architecture, _dtype(config, source.name), source.name)
+        else:
+            defaults = CONFIG_DEFAULTS[POOLED_DECODERS.get(architecture, architecture)]
+            card = _card(msgspec.convert(defaults | config, _Config), architecture, generation, source.name)
+        if pooling is None:
+            return card
+        return msgspec.structs.replace(card, pooling=pooling, num_parameters=0)  # its head is another
     except msgspec.ValidationError as error:
         raise ModelError(f"{source.name}: the model's configuration is not valid: {error}") from None
 
@@ -144,7 +155,7 @@ def _card(config: _Config, architecture: str, generation: dict[str, Any], name: 
         qk_norm=config.qk_norm,
         sliding_window=_window(config, context_len, name),
         hidden_act="silu",
-        dtype=_dtype(config, name),
+        dtype=_dtype({"dtype": config.dtype, "torch_dtype": config.torch_dtype}, name),
         eos_token_ids=tuple(dict.fromkeys(ends)),
         bos_token_id=config.bos_token_id,
         generation=msgspec.convert(generation, GenerationDefaults),
@@ -181,8 +192,8 @@ def _window(config: _Config, context_len: int, name: str) -> int | None:
     return config.sliding_window
 
 
-def _dtype(config: _Config, name: str) -> str:
-    dtype = (config.dtype or config.torch_dtype or "float32").removeprefix("torch.")
+def _dtype(config: dict[str, Any], name: str) -> str:
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     if dtype not in DTYPES:
         raise ModelError(f"{name}: weights of dtype {dtype} are not supported; known: {', '.join(DTYPES)}")
     return dtype

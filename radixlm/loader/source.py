@@ -9,7 +9,8 @@ from radixlm.base.errors import ModelError
 from radixlm.loader.demo import DEMO, demo_path
 
 HUB_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
-HUB_IGNORED = ("*/*", "consolidated*")  # other formats of the same weights
+# Other formats of the same weights; small JSON files in folders tell how sentence-transformers pool.
+HUB_IGNORED = ("onnx/*", "openvino/*", "original/*", "*/*.safetensors", "consolidated*")
 HUB_TIMEOUT_S = 10
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 

@@ -28,10 +28,12 @@ def piece_rule(decoder: Mapping[str, Any] | None) -> Callable[[str], bytes]:
     kinds = {part["type"] for part in parts}
     if "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}:
         return _byte_level_rule()
+    if kinds == {"WordPiece"}:
+        return _wordpiece_rule(parts[0]["prefix"])
     if kinds & {"Replace", "Metaspace"} and kinds <= _SENTENCEPIECE:
         return _sentencepiece_rule(parts)
     names = ", ".join(sorted(kinds)) or "none"
-    raise ModelError(f"the tokenizer's decoder ({names}) is not supported; byte-level and SentencePiece ones are")
+    raise ModelError(f"the tokenizer's decoder ({names}) is not supported; byte-level, SentencePiece and WordPiece are")
 
 
 def _flatten(decoder: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
@@ -52,6 +54,11 @@ def _byte_level_rule() -> Callable[[str], bytes]:
             return token.encode()
 
     return rule
+
+
+def _wordpiece_rule(prefix: str) -> Callable[[str], bytes]:
+    """A token with the prefix continues a word, any other begins one after a space."""
+    return lambda token: token.removeprefix(prefix).encode() if token.startswith(prefix) else b" " + token.encode()
 
 
 def _sentencepiece_rule(parts: list[Mapping[str, Any]]) -> Callable[[str], bytes]:

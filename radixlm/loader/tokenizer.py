@@ -46,6 +46,15 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int | None]:
+        """Ids of two texts as one prompt, and where those begin whose type says that they belong to the second.
+
+        None: this tokenizer gives all tokens one type. Special tokens are added.
+        """
+        encoding = self._backend.encode(first, second)
+        types = encoding.type_ids
+        return encoding.ids, types.index(1) if 1 in types else None
+
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
         """`encode` of many texts at once, in parallel where there are cores."""
         return [e.ids for e in self._backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)]

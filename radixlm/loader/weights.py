@@ -5,16 +5,19 @@ from dataclasses import dataclass
 
 import torch
 
+from radixlm.base import log
 from radixlm.base.errors import CapacityError, ModelError
+from radixlm.base.progress import watched
 from radixlm.config.card import ModelCard
 from radixlm.loader.dummy import fill_dummy
 from radixlm.loader.gguf import gguf_weights
 from radixlm.loader.gguf_header import read_header
 from radixlm.loader.safetensors import safetensors_weights
 from radixlm.loader.source import ModelSource
-from radixlm.models.decoder import Decoder
+from radixlm.models.base import Model
 from radixlm.models.table import ARCHITECTURES
 
+logger = log.get(__name__)
 FORMATS = ("auto", "safetensors", "gguf", "dummy")
 
 
@@ -22,7 +25,7 @@ FORMATS = ("auto", "safetensors", "gguf", "dummy")
 class LoadedModel:
     """A model with its weights in place; `weights_bytes` counts tied weights once, `seconds` is what loading took."""
 
-    model: Decoder
+    model: Model
     weights_bytes: int
     seconds: float
 
@@ -34,10 +37,11 @@ def load_model(
     device: torch.device,
     load_format: str = "auto",
     seed: int = 0,
+    invariant: bool = False,
 ) -> LoadedModel:
     """Make the card's model in `dtype` on `device` and fill it; peak memory is the model and one tensor.
 
-    `seed` is that of dummy weights.
+    `seed` is that of dummy weights. `invariant`: a row's result depends on no other one, to the bit; decoders only.
     `load_format`: one of FORMATS; "auto" goes by what `source` is. ModelError for weights that are absent, damaged or
     not the card's; CapacityError when the device has no room for them.
     """
@@ -45,14 +49,19 @@ def load_model(
     chosen = _format(source, load_format)
     try:
         with torch.no_grad():
-            model = ARCHITECTURES.load(card.architecture)(card, dtype, device)
+            make = ARCHITECTURES.load(card.architecture)
+            model = make(card, dtype, device, invariant) if card.encoder is None else make(card, dtype, device)
             weights_bytes = sum(parameter.data.nbytes for parameter in model.parameters())
             if chosen == "dummy":
                 fill_dummy(model.parameters(), seed)
-            elif chosen == "gguf":
-                model.load(gguf_weights(read_header(source.path), card, dtype))
             else:
-                model.load(safetensors_weights(source.path))
+                found = (
+                    gguf_weights(read_header(source.path), card, dtype)
+                    if chosen == "gguf"
+                    else safetensors_weights(source.path)
+                )
+                numbers = sum(parameter.data.numel() for parameter in model.parameters())
+                model.load(watched(found, "loading weights", numbers, logger, lambda weight: weight[1].numel()))
             model.pack()
     except torch.OutOfMemoryError as error:
         raise CapacityError(f"no room for the weights on {device}: {str(error).splitlines()[0]}") from None

@@ -5,16 +5,41 @@ from typing import TYPE_CHECKING, Any
 from radixlm.base.registry import Registry, Row
 
 if TYPE_CHECKING:
-    from radixlm.models.decoder import Decoder
+    from radixlm.models.base import Model
 
-ARCHITECTURES: "Registry[type[Decoder]]" = Registry(
+_DECODERS = [
+    Row("LlamaForCausalLM", "radixlm.models.llama:Llama"),
+    Row("MistralForCausalLM", "radixlm.models.llama:Llama"),
+    Row("Qwen2ForCausalLM", "radixlm.models.qwen2:Qwen2"),
+    Row("Qwen3ForCausalLM", "radixlm.models.qwen3:Qwen3"),
+]
+# Decoders that pool, with the architecture that generates on the same trunk, whose row and configuration they share. A
+# bare trunk makes embeddings; the others score.
+POOLED_DECODERS = {
+    **{f"{family}Model": f"{family}ForCausalLM" for family in ("Llama", "Mistral", "Qwen2", "Qwen3")},
+    **{
+        f"{family}ForSequenceClassification": f"{family}ForCausalLM"
+        for family in ("Llama", "Mistral", "Qwen2", "Qwen3")
+    },
+    "Qwen2ForRewardModel": "Qwen2ForCausalLM",
+}
+_TARGETS = {row.name: row.target for row in _DECODERS}
+_ENCODERS = [
+    Row("BertModel", "radixlm.models.bert:Bert"),
+    Row("BertForSequenceClassification", "radixlm.models.bert:Bert"),
+    Row("RobertaModel", "radixlm.models.bert:Roberta"),
+    Row("RobertaForSequenceClassification", "radixlm.models.bert:Roberta"),
+    Row("XLMRobertaModel", "radixlm.models.bert:Roberta"),
+    Row("XLMRobertaForSequenceClassification", "radixlm.models.bert:Roberta"),
+    Row("DistilBertModel", "radixlm.models.distilbert:DistilBert"),
+    Row("DistilBertForSequenceClassification", "radixlm.models.distilbert:DistilBert"),
+]
+ENCODERS = frozenset(row.name for row in _ENCODERS)  # read by loader/encoder_card.py
+SCORING = ("ForSequenceClassification", "ForRewardModel")  # ends of names of architectures with a head that scores
+
+ARCHITECTURES: "Registry[type[Model]]" = Registry(
     "architecture",
-    [
-        Row("LlamaForCausalLM", "radixlm.models.llama:Llama"),
-        Row("MistralForCausalLM", "radixlm.models.llama:Llama"),
-        Row("Qwen2ForCausalLM", "radixlm.models.qwen2:Qwen2"),
-        Row("Qwen3ForCausalLM", "radixlm.models.qwen3:Qwen3"),
-    ],
+    [*_DECODERS, *(Row(name, _TARGETS[trunk]) for name, trunk in POOLED_DECODERS.items()), *_ENCODERS],
 )
 
 # Hugging Face's defaults for keys that a config.json of the architecture may leave out, under its own key names;

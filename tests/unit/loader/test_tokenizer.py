@@ -183,8 +183,10 @@ def test_other_decoders() -> None:
     assert piece_rule(json.loads(metaspace))("\u2581a\u2581b") == b" a b"
     with pytest.raises(ModelError, match="regular expression"):
         piece_rule({"type": "Replace", "pattern": {"Regex": "x"}, "content": ""})
-    with pytest.raises(ModelError, match="WordPiece"):
-        piece_rule(json.loads(decoders.WordPiece().__getstate__()))
+    pieces = map(piece_rule(json.loads(decoders.WordPiece().__getstate__())), ("em", "##bed", "it"))
+    assert b"".join(pieces) == b" embed it"
+    with pytest.raises(ModelError, match="CTC"):
+        piece_rule(json.loads(decoders.CTC().__getstate__()))
 
 
 # ---- GGUF

@@ -4,10 +4,14 @@ import msgspec
 import pytest
 import torch
 
+from radixlm.attention.full import Full
+from radixlm.attention.torch_native import TorchNative
 from radixlm.base.errors import ModelError
+from radixlm.config.card import EncoderCard, ModelCard, PoolingCard
 from radixlm.layers.parameter import Shard
 from radixlm.loader.dummy import fill_dummy
-from radixlm.models.table import ARCHITECTURES, CONFIG_DEFAULTS
+from radixlm.models.table import ARCHITECTURES, CONFIG_DEFAULTS, ENCODERS, POOLED_DECODERS, SCORING
+from tests.helpers.forward import Harness, Row
 from tests.helpers.tiny import CARD, TIED, build, checkpoint, logits
 
 
@@ -22,6 +26,19 @@ def test_loaded_weights_are_the_model() -> None:
     other = build(CARD)
     other.load(checkpoint(CARD, seed=1).items())
     assert not torch.allclose(logits(a), logits(other), atol=1e-2)
+
+
+def test_weights_can_be_read_back_packed_or_not() -> None:
+    weights = checkpoint(CARD)
+    model = build(CARD)
+    model.load(weights.items())
+    for packed in (False, True):
+        for name, value in weights.items():
+            read = model.weight(name)
+            assert read is not None and torch.equal(read, value), (name, packed)
+        model.pack()
+    assert model.weight("model.layers.0.self_attn.q_norm.weight") is None
+    assert model.weight("lm_head") is None
 
 
 def test_missing_weights_are_named() -> None:
@@ -65,11 +82,27 @@ def test_every_projection_says_how_it_is_shared() -> None:
     assert shards["model.embed_tokens.weight"] is Shard.OUTPUT
 
 
+def card_of(name: str) -> ModelCard:
+    """The tiny card with what an architecture of this name needs beside."""
+    pooling, encoder = None, None
+    if name in ENCODERS:
+        encoder = EncoderCard(layer_norm_eps=1e-5, token_types=2)
+    if encoder is not None or name in POOLED_DECODERS:
+        labels = ("a", "b", "c") if name.endswith(SCORING) else ()
+        pooling = PoolingCard(modes=("cls",), labels=labels, deep_head=name.endswith("ForRewardModel"))
+    kv_heads = CARD.num_heads if encoder is not None else CARD.num_kv_heads
+    return msgspec.structs.replace(
+        CARD, architecture=name, hidden_act="gelu", num_kv_heads=kv_heads, pooling=pooling, encoder=encoder
+    )
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES.names())
 def test_every_row_builds_and_runs(name: str) -> None:
-    card = msgspec.structs.replace(CARD, architecture=name)
+    card = card_of(name)
     model = build(card)
     fill_dummy(model.parameters())
     model.pack()
-    assert torch.isfinite(logits(model)).all()
-    assert name in CONFIG_DEFAULTS
+    outputs = Harness(model, backend=Full if name in ENCODERS else TorchNative).step([Row(0, [1, 5, 7])])[0]
+    assert outputs.shape == (3, card.outputs)
+    assert torch.isfinite(outputs).all()
+    assert name in ENCODERS or POOLED_DECODERS.get(name, name) in CONFIG_DEFAULTS
