@@ -14,7 +14,10 @@ from radixlm.protocol.arrays import I32
 
 @dataclass(frozen=True)
 class AttentionFacts:
-    """What decides whether a backend can serve: asked once at start."""
+    """What decides whether a backend can serve: asked once at start. `kv_dtype` None: that of the computation.
+
+    `invariant`: a token's result must be the same bits whatever it is computed with, and however its row was cut.
+    """
 
     device: str
     dtype: torch.dtype
@@ -23,6 +26,13 @@ class AttentionFacts:
     num_kv_heads: int
     head_dim: int
     sliding_window: int | None
+    kv_dtype: torch.dtype | None = None
+    invariant: bool = False
+
+    @property
+    def converts(self) -> bool:
+        """Whether keys and values are kept in another precision than they are computed in."""
+        return self.kv_dtype not in (None, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,7 @@ class RowBatch:
 
     slots, starts, counts: int32 [R]; positions: int64 [T]; kv_index: int64 [T], where each token's key and value go in
     the pool; page_table: int32 [slots, pages per request], whole. The `_host` arrays are numpy copies of the same.
+    token_types: int64 [T], which of two texts a token belongs to; None: all to the first.
     """
 
     slots: Tensor
@@ -44,6 +55,7 @@ class RowBatch:
     slots_host: I32
     starts_host: I32
     counts_host: I32
+    token_types: Tensor | None = None
 
 
 class AttentionBackend(ABC):
@@ -115,8 +127,12 @@ class AttentionBackend(ABC):
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """What a model's forward pass is given beside the token ids."""
+    """What a model's forward pass is given beside the token ids.
+
+    `embeds`: which tokens of the step (int64 [n]) have embeddings of their own, and these ([n, hidden_size]).
+    """
 
     batch: RowBatch
     attention: AttentionBackend
     meta: Any
+    embeds: tuple[Tensor, Tensor] | None = None

@@ -60,7 +60,7 @@ class DeviceAttention(AttentionBackend):
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, batch: RowBatch, meta: StepMeta
     ) -> Tensor:
         self.pool.write(layer, batch.kv_index, k, v)
-        return self._attend(layer, q, scale, batch, meta)
+        return self._attended(layer, q, scale, batch, meta)
 
     def forward_projected(
         self,
@@ -75,15 +75,19 @@ class DeviceAttention(AttentionBackend):
     ) -> Tensor:
         keys, values = self.pool.keys[layer], self.pool.values[layer]
         q = rotate_and_store(qkv, cos, sin, norms, keys, values, batch.kv_index)
-        return self._attend(layer, q, scale, batch, meta)
+        return self._attended(layer, q, scale, batch, meta)
 
-    def _attend(self, layer: int, q: Tensor, scale: float, batch: RowBatch, meta: StepMeta) -> Tensor:
-        out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
+    def attend(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, meta: StepMeta) -> None:
+        """What of `forward` comes after storing. q: [T, num_heads, head_dim]; out: [T, num_heads * head_dim]."""
         if meta.chunks is None:
             self.run_decode(layer, q, out, scale, batch, meta.decode)
-            return out
+            return
         if meta.decode is not None:
             rows = batch.decode_rows
             self.run_decode(layer, q[:rows], out[:rows], scale, batch, meta.decode)
         self.run_chunks(layer, q, out, scale, batch, meta.chunks)
+
+    def _attended(self, layer: int, q: Tensor, scale: float, batch: RowBatch, meta: StepMeta) -> Tensor:
+        out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
+        self.attend(layer, q, out, scale, batch, meta)
         return out

@@ -36,6 +36,8 @@ class FlashInfer(DeviceAttention):
         if not facts.device.startswith("cuda"):
             return [f"runs on CUDA, not {facts.device}"]
         reasons = []
+        if facts.invariant:
+            reasons.append("its sums depend on the other rows of a step")
         if find_spec("flashinfer") is None:
             reasons.append("the package flashinfer is not installed")
         if not triton.available():
@@ -44,6 +46,8 @@ class FlashInfer(DeviceAttention):
             reasons.append(f"dtype {facts.dtype} is not bfloat16 or float16")
         if facts.head_dim not in HEAD_DIMS:
             reasons.append(f"head_dim {facts.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}")
+        if facts.converts:
+            reasons.append(f"a KV cache in {facts.kv_dtype} with computation in {facts.dtype}")
         if facts.num_heads % facts.num_kv_heads:
             reasons.append(f"{facts.num_heads} query heads cannot share {facts.num_kv_heads} key-value heads evenly")
         if facts.sliding_window is not None:

@@ -18,9 +18,9 @@ MAX_HEAD_DIM = 256
 MAX_GROUP = 96  # query heads per key head
 
 
-@dataclass(frozen=True)
+@dataclass
 class Meta:
-    """What the kernel is told of a step; `kept` holds the arrays that `step` points into."""
+    """What the kernel is told of a step, at an address that stays; `kept` holds the arrays that `step` points into."""
 
     step: AttentionStep
     address: int
@@ -85,6 +85,12 @@ class NativeCPU(AttentionBackend):
             keys_to_read=int((starts + counts).sum()),
         )
         return Meta(step, ctypes.addressof(step), (slots, starts, offsets, pieces, table, index))
+
+    def refresh(self, meta: Any, batch: RowBatch) -> None:
+        """`meta` becomes what `prepare` gives, where it is; calls that were recorded with it then do this step."""
+        new = self.prepare(batch)
+        ctypes.pointer(meta.step)[0] = new.step
+        meta.kept = new.kept
 
     def forward(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, batch: RowBatch, meta: Any) -> Tensor:
         q, k, v = _side_by_side(q), _side_by_side(k), _side_by_side(v)

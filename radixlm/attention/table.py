@@ -13,3 +13,8 @@ BACKENDS: Registry[type[AttentionBackend]] = Registry(
         Row("torch_native", "radixlm.attention.torch_native:TorchNative", rank=0),
     ],
 )
+
+# For models whose tokens see the whole prompt, of which nothing is cached.
+ENCODER_BACKENDS: Registry[type[AttentionBackend]] = Registry(
+    "attention backend of encoders", [Row("full", "radixlm.attention.full:Full")]
+)

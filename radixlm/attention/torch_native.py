@@ -56,6 +56,8 @@ class TorchNative(AttentionBackend):
     @classmethod
     def why_not(cls, facts: AttentionFacts) -> list[str]:
         reasons = []
+        if facts.invariant:
+            reasons.append("its sums depend on the other rows of a step")
         if facts.num_heads % facts.num_kv_heads:
             reasons.append(f"{facts.num_heads} query heads cannot share {facts.num_kv_heads} key-value heads evenly")
         if facts.dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -139,8 +141,8 @@ class TorchNative(AttentionBackend):
         rows, heads, head_dim = q.shape
         kv_heads = self.facts.num_kv_heads
         shape = (rows, group.length_tokens, kv_heads, head_dim)
-        k = keys.index_select(0, group.index).view(shape).transpose(1, 2)
-        v = values.index_select(0, group.index).view(shape).transpose(1, 2)
+        k = keys.index_select(0, group.index).view(shape).transpose(1, 2).to(q.dtype)
+        v = values.index_select(0, group.index).view(shape).transpose(1, 2).to(q.dtype)
         q = q.reshape(rows, kv_heads, heads // kv_heads, head_dim)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=group.mask, scale=scale)
         return attended.reshape(rows, heads * head_dim)
@@ -148,8 +150,8 @@ class TorchNative(AttentionBackend):
     def _attend_chunk(self, q: Tensor, keys: Tensor, values: Tensor, scale: float, chunk: Chunk) -> Tensor:
         """q: [count, heads, head_dim]. Returns [count, heads * head_dim]."""
         count, heads, head_dim = q.shape
-        k = keys.index_select(0, chunk.index).transpose(0, 1)[None]
-        v = values.index_select(0, chunk.index).transpose(0, 1)[None]
+        k = keys.index_select(0, chunk.index).transpose(0, 1)[None].to(q.dtype)
+        v = values.index_select(0, chunk.index).transpose(0, 1)[None].to(q.dtype)
         attended = F.scaled_dot_product_attention(
             q.transpose(0, 1)[None],
             k,

@@ -26,8 +26,21 @@ class DecodePlan:
     scratch: "DecodeScratch"
 
 
+@dataclass(frozen=True)
+class UncutPlan:
+    """slots, starts: as in `DecodePlan`; tiles: as `prefill_tiles` makes them, one for each row, filled at layer 0."""
+
+    slots: Tensor
+    starts: Tensor
+    tiles: Tensor
+
+
 class TritonPaged(DeviceAttention):
-    """Decode rows go to the split kernel, chunks to the tiled one; of a graph's step the host needs to know nothing."""
+    """Decode rows go to the split kernel, chunks to the tiled one; of a graph's step the host needs to know nothing.
+
+    Where results must not depend on the batch, decode rows are chunks of one token: the tiled kernel goes through a
+    row's keys from the first on, in blocks that are the same for every query.
+    """
 
     name: ClassVar[str] = "triton"
 
@@ -42,6 +55,8 @@ class TritonPaged(DeviceAttention):
             reasons.append(f"dtype {facts.dtype} is not float32, bfloat16 or float16")
         if facts.head_dim % 2 or facts.head_dim > MAX_HEAD_DIM:
             reasons.append(f"head_dim {facts.head_dim} is not even and up to {MAX_HEAD_DIM}")
+        if facts.converts:
+            reasons.append(f"a KV cache in {facts.kv_dtype} with computation in {facts.dtype}")
         if facts.num_heads % facts.num_kv_heads or facts.num_heads // facts.num_kv_heads > MAX_GROUP:
             reasons.append(f"{facts.num_heads} query heads cannot share {facts.num_kv_heads} key-value heads evenly")
         capability = torch.cuda.get_device_capability(facts.device)
@@ -49,11 +64,15 @@ class TritonPaged(DeviceAttention):
             reasons.append(f"compute capability {capability[0]}.{capability[1]} is below 8.0")
         return reasons
 
-    def plan_decode(self, batch: RowBatch) -> DecodePlan:
+    def plan_decode(self, batch: RowBatch) -> DecodePlan | UncutPlan:
         from radixlm.kernels.triton.decode import decode_scratch
 
         facts, rows = self.facts, batch.decode_rows
         device = batch.page_table.device
+        if facts.invariant:
+            tiles = torch.ones(rows, 4, dtype=torch.int32, device=device)
+            tiles[:, 2] = torch.arange(rows, dtype=torch.int32, device=device)
+            return UncutPlan(batch.slots[:rows], batch.starts[:rows], tiles)
         scratch = decode_scratch(rows, facts.num_heads, facts.num_kv_heads, facts.head_dim, device)
         return DecodePlan(batch.slots[:rows], batch.starts[:rows], scratch)
 
@@ -72,9 +91,17 @@ class TritonPaged(DeviceAttention):
             batch.page_table.device,
         )
 
-    def run_decode(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: DecodePlan) -> None:
+    def run_decode(
+        self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: DecodePlan | UncutPlan
+    ) -> None:
         from radixlm.kernels.triton.decode import cut_rows, paged_decode
 
+        if isinstance(plan, UncutPlan):
+            if layer == 0:
+                plan.tiles[:, 0].copy_(plan.slots)
+                plan.tiles[:, 1].copy_(plan.starts)
+            self.run_chunks(layer, q, out, scale, batch, plan.tiles)
+            return
         if layer == 0:  # once a step, and inside the graph if there is one
             cut_rows(plan.scratch, plan.slots, plan.starts, self.facts.sliding_window)
         paged_decode(
@@ -101,4 +128,5 @@ class TritonPaged(DeviceAttention):
             plan,
             out,
             window=self.facts.sliding_window,
+            invariant=self.facts.invariant,
         )

@@ -1,7 +1,11 @@
 """y = x Wᵀ + b, with room for a backend to lay the weights out once after loading. Knows tensors only."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from radixlm.kernels import triton
+from radixlm.kernels.activation import silu_mul
 
 
 class PackedLinear:
@@ -19,9 +23,47 @@ class PackedLinear:
         """x: [T, in_features], contiguous rows. Returns a new [T, out_features] in x's dtype."""
         return F.linear(x, self.weight, self.bias)
 
+    def gated(self, x: Tensor) -> Tensor:
+        """`silu_mul` of the map, which is a gate's projection and the gated one's: [T, out_features / 2]."""
+        return silu_mul(self(x))
 
-def pack_linear(weight: Tensor, bias: Tensor | None) -> PackedLinear:
-    """The best way this machine knows to apply these weights; called once per layer after loading."""
+
+class DeviceLinear(PackedLinear):
+    """The vendor's matrix product, but for one row, or a few that are gated, our own, which waits less for memory."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        from radixlm.kernels.triton import gemv
+
+        if x.shape[0] != 1 or self.weight.numel() > gemv.MOST_WEIGHTS:
+            return F.linear(x, self.weight, self.bias)
+        return gemv.linear(x, self.weight, self.bias)
+
+    def gated(self, x: Tensor) -> Tensor:
+        from radixlm.kernels.triton import gemv
+
+        if x.shape[0] > gemv.MOST_ROWS:
+            return silu_mul(F.linear(x, self.weight, self.bias))
+        return gemv.gated_linear(x, self.weight, self.bias)
+
+
+class InvariantLinear(PackedLinear):
+    """Our own matrix product for every number of rows: a row's result does not depend on the others, to the bit."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        from radixlm.kernels.triton.matmul import invariant_linear
+
+        return invariant_linear(x, self.weight, self.bias)
+
+
+def pack_linear(weight: Tensor, bias: Tensor | None, invariant: bool = False) -> PackedLinear:
+    """The best way this machine knows to apply these weights; called once per layer after loading.
+
+    `invariant`: a row's result must be the same bits alone and among others, which the native kernels' always is.
+    """
     from radixlm.kernels.native.linear import pack_native  # it extends PackedLinear
 
+    if weight.is_cuda and invariant:
+        return InvariantLinear(weight, bias)
+    if weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16) and triton.available():
+        return DeviceLinear(weight, bias)
     return pack_native(weight, bias) or PackedLinear(weight, bias)

@@ -7,17 +7,21 @@ from radixlm.kernels import triton
 from radixlm.kernels.native import elementwise as native
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
     """x / sqrt(mean(x², last axis) + eps) * weight, computed in float32 and returned in x's dtype (arXiv 1910.07467).
 
-    x: [..., n] in any float dtype; weight: [n] in the same dtype.
+    x: [..., n] in any float dtype; weight: [n] in the same dtype. Returns `out`, where it is given, or a new tensor.
     """
     if x.is_cuda and triton.available():
         from radixlm.kernels.triton import elementwise as device
 
-        return device.rms_norm(x, weight, eps)
-    y = native.rms_norm(x, weight, eps)
-    return F.rms_norm(x, weight.shape, weight, eps) if y is None else y
+        y = device.rms_norm(x, weight, eps)
+        return y if out is None else out.copy_(y)
+    native_y = native.rms_norm(x, weight, eps, out)
+    if native_y is not None:
+        return native_y
+    y = F.rms_norm(x, weight.shape, weight, eps)
+    return y if out is None else out.copy_(y)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:

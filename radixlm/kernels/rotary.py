@@ -42,8 +42,10 @@ def rotate_heads(
     rotated = heads + kv_heads
     qk = qkv[:, :rotated]
     if norms is not None:
-        q, k = rms_norm(qk[:, :heads], norms.query, norms.eps), rms_norm(qk[:, heads:], norms.key, norms.eps)
-        qk = torch.cat((q, k), 1)
+        normed = torch.empty(qk.shape, dtype=qk.dtype, device=qk.device)
+        rms_norm(qk[:, :heads], norms.query, norms.eps, normed[:, :heads])
+        rms_norm(qk[:, heads:], norms.key, norms.eps, normed[:, heads:])
+        qk = normed
     qk = rotary(qk, cos, sin)
     return qk[:, :heads], qk[:, heads:], qkv[:, rotated:]
 
@@ -56,18 +58,20 @@ def rotate_and_store(
     keys: Tensor,
     values: Tensor,
     index: Tensor,
+    out: Tensor | None = None,
 ) -> Tensor:
     """`rotate_heads`, then keys and values go to rows `index` (int64 [T]) of a layer's cache. Returns the queries.
 
-    keys, values: [tokens, kv_heads, head_dim], changed in place. Returns [T, heads, head_dim] in qkv's dtype.
+    keys, values: [tokens, kv_heads, head_dim], changed in place. Returns [T, heads, head_dim] in qkv's dtype: `out`,
+    if it is given, contiguous.
     """
     if qkv.is_cuda and triton.available():
         from radixlm.kernels.triton import rotary as device
 
         query, key, eps = norms if norms is not None else (None, None, 0.0)
-        return device.rotate_and_store(qkv, cos, sin, query, key, eps, keys, values, index)
+        return device.rotate_and_store(qkv, cos, sin, query, key, eps, keys, values, index, out)
     kv_heads = keys.shape[1]
     q, k, v = rotate_heads(qkv, qkv.shape[1] - 2 * kv_heads, kv_heads, cos, sin, norms)
     keys.index_copy_(0, index, k.to(keys.dtype))
     values.index_copy_(0, index, v.to(values.dtype))
-    return q
+    return q if out is None else out.copy_(q)

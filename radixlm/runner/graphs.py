@@ -7,10 +7,7 @@ must be changed in between, the second is left out and the caller samples from t
 
 import bisect
 import dataclasses
-import gc
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,8 +17,10 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.base import AttentionBackend, ForwardContext, RowBatch
-from radixlm.models.decoder import Decoder
+from radixlm.models.base import Model
 from radixlm.protocol.plan import StepPlan
+from radixlm.runner.capture import GraphPool, Recorder
+from radixlm.runner.masks import TokenMasks
 from radixlm.runner.rows import PageChanges, Rows
 from radixlm.runner.sampler import changes_logits, draw_all, next_tokens
 from radixlm.runner.staging import packed_bytes, views
@@ -37,24 +36,18 @@ class Rung:
     sample: torch.cuda.CUDAGraph
 
 
-@dataclass(frozen=True)
-class CaptureReport:
-    """What capturing took: device memory counts the driver's own share too."""
-
-    sizes: tuple[int, ...]
-    seconds: float
-    bytes: int
-
-
 class DecodeGraphs:
-    """Captures on construction, largest rung first, all rungs sharing one memory pool. `report` says what it took."""
+    """Captures on construction, all rungs into one memory pool. `report` says what it took."""
 
-    def __init__(self, model: Decoder, attention: AttentionBackend, rows: Rows, sizes: Sequence[int]) -> None:
+    def __init__(
+        self, model: Model, attention: AttentionBackend, rows: Rows, sizes: Sequence[int], pool: GraphPool
+    ) -> None:
         """`sizes`: row counts, ascending."""
         self._model = model
         self._attention = attention
         self._rows = rows
         self._sizes = tuple(sizes)
+        self._pool = pool
         most, device = self._sizes[-1], rows.last_token.device
         self._block = torch.zeros(_block_bytes(most), dtype=torch.uint8, device=device)
         self._ones = torch.ones(most, dtype=torch.int32, device=device)
@@ -63,7 +56,7 @@ class DecodeGraphs:
         self._tokens = torch.zeros(most, dtype=torch.int64, device=device)
         self._hidden = torch.zeros(most, model.card.hidden_size, dtype=attention.facts.dtype, device=device)
         self._rungs: dict[int, Rung] = {}
-        self.report = self._capture_all()
+        self.report = pool.capture_all(self._sizes, self._capture)
 
     @property
     def most_rows(self) -> int:
@@ -86,8 +79,11 @@ class DecodeGraphs:
             self._rows.apply_pages(*self._rows.staging.send([changes.index, changes.pages]))
         self._rows.staging.fill([numbers, index, pages], self._block)
 
-    def replay(self, plan: StepPlan) -> Tensor:
-        """Run the step that was sent. Returns tokens int64 [R], good until the next replay."""
+    def replay(self, plan: StepPlan, asked: Callable[[], TokenMasks | None]) -> tuple[Tensor, Tensor]:
+        """Run the step that was sent: hidden [R, hidden_size] and tokens int64 [R], good until the next replay.
+
+        `asked` says which tokens may be sampled, once the forward pass is under way.
+        """
         count = len(plan.slots)
         rung = self._rungs[self._rung_size(count)]
         batch = dataclasses.replace(
@@ -95,32 +91,18 @@ class DecodeGraphs:
         )
         self._attention.refresh(rung.meta, batch)
         rung.forward.replay()
-        if not changes_logits(self._rows, plan.slots, plan.outputs):
-            rung.sample.replay()
-            return self._tokens[:count]
-        slots, _, outputs = self._numbers[:, :count]
         hidden = self._hidden[:count]
-        return next_tokens(self._model, self._rows, hidden, slots, outputs, plan.slots, plan.outputs)
+        masks = asked()
+        if masks is None and not changes_logits(self._rows, plan.slots, plan.outputs):
+            rung.sample.replay()
+            return hidden, self._tokens[:count]
+        slots, _, outputs = self._numbers[:, :count]
+        return hidden, next_tokens(self._model, self._rows, hidden, slots, outputs, plan.slots, plan.outputs, masks)
 
     def _rung_size(self, count: int) -> int:
         return self._sizes[bisect.bisect_left(self._sizes, count)]
 
-    def _capture_all(self) -> CaptureReport:
-        torch.cuda.empty_cache()
-        began, free_bytes = time.monotonic(), torch.cuda.mem_get_info()[0]
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        pool = torch.cuda.graph_pool_handle()
-        stream.wait_stream(torch.cuda.current_stream())
-        with _without_gc(), torch.inference_mode(), torch.cuda.stream(stream):
-            for size in reversed(self._sizes):
-                self._rungs[size] = self._capture(size, pool)
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # what the runs before each capture left
-        taken_bytes = max(free_bytes - torch.cuda.mem_get_info()[0], 0)
-        return CaptureReport(self._sizes, time.monotonic() - began, taken_bytes)
-
-    def _capture(self, size: int, pool: Any) -> Rung:
+    def _capture(self, size: int) -> None:
         numbers, index, pages = _views(self._block, size)
         numbers.zero_()
         numbers[0].fill_(self._rows.padding_slot)
@@ -146,17 +128,14 @@ class DecodeGraphs:
             partial(self._forward, batch, (numbers, index, pages), meta),
             partial(self._sample, size),
         )
-        graphs = []
+        recorder, graphs = Recorder(self._pool), []
         for part in parts:
             part()  # kernels are compiled and workspaces taken outside the capture
-            graph = torch.cuda.CUDAGraph()
-            graph.capture_begin(pool, capture_error_mode="thread_local")
-            try:
+            with recorder.closing():
+                recorder.begin()
                 part()
-            finally:
-                graph.capture_end()
-            graphs.append(graph)
-        return Rung(batch, meta, *graphs)
+                graphs.append(recorder.end())
+        self._rungs[size] = Rung(batch, meta, *graphs)
 
     def _forward(self, batch: RowBatch, sent: tuple[Tensor, Tensor, Tensor], meta: Any) -> None:
         numbers, index, pages = sent
@@ -191,16 +170,3 @@ def _block_bytes(size: int) -> int:
     """Bytes that a rung of `size` rows needs in the block."""
     room = _page_changes(size)
     return packed_bytes((np.empty((3, size), np.int32), np.empty(room, np.int64), np.empty(room, np.int32)))
-
-
-@contextmanager
-def _without_gc() -> Iterator[None]:
-    """No garbage collection: freeing a tensor at a random moment would break a capture."""
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from radixlm.protocol.arrays import I32, I64
+from radixlm.protocol.extras import LogprobOptions
 from radixlm.protocol.plan import SlotInit
+from radixlm.runner.embeds import Embeds
 from radixlm.runner.penalties import Penalties
 from radixlm.runner.staging import HostArray, Staging
 
@@ -43,7 +45,8 @@ class Rows:
     """Tensors over `slots` device rows and one more, `padding_slot`, which nobody owns and whose pages are all null.
 
     last_token int64 [S + 1]; page_table int32 [S + 1, P]. On the host: greedy_host; candidates_host, 0 where a slot
-    filters nothing; and for the slots that have them stop_ids (int64 ids) and bias (int64 ids, float32 values).
+    filters nothing; and for the slots that have them stop_ids (int64 ids), bias (int64 ids, float32 values), logprobs
+    and embeds.
     """
 
     def __init__(self, slots: int, pages_per_slot: int, vocab_size: int, staging: Staging) -> None:
@@ -60,6 +63,9 @@ class Rows:
         self.min_new_host = np.zeros(slots, dtype=np.int32)
         self.stop_ids: dict[int, I64] = {}
         self.bias: dict[int, tuple[I64, np.ndarray[tuple[int], np.dtype[np.float32]]]] = {}
+        self.logprobs: dict[int, LogprobOptions] = {}
+        self.embeds = Embeds(staging)
+        self.second_at: dict[int, int] = {}
         self.penalties = Penalties(vocab_size, staging)
 
     def start(self, inits: Sequence[SlotInit]) -> None:
@@ -77,6 +83,7 @@ class Rows:
             self.greedy_host[slot] = params.greedy
             self.candidates_host[slot] = min(top_k, FIRST_CANDIDATES) if filtered else 0
             self._start_bans_and_bias(init)
+            self._start_readings(init)
             self.penalties.stop(slot)
         table: list[HostArray] = [
             np.array(list(latest), np.int64),
@@ -130,3 +137,12 @@ class Rows:
         if params.logit_bias:
             ids = np.fromiter(params.logit_bias, np.int64)
             self.bias[slot] = (ids, np.fromiter(params.logit_bias.values(), np.float32))
+
+    def _start_readings(self, init: SlotInit) -> None:
+        self.logprobs.pop(init.slot, None)
+        if init.logprobs is not None:
+            self.logprobs[init.slot] = init.logprobs
+        self.embeds.start(init)
+        self.second_at.pop(init.slot, None)
+        if init.second_at is not None:
+            self.second_at[init.slot] = init.second_at

@@ -6,10 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from radixlm.kernels.masks import apply_token_masks
 from radixlm.kernels.sampling import sample, sample_rows
-from radixlm.models.decoder import Decoder
+from radixlm.models.base import Model
 from radixlm.protocol.arrays import I32, I64
 from radixlm.protocol.plan import NOT_FINITE
+from radixlm.runner.masks import TokenMasks
 from radixlm.runner.rows import Rows
 from radixlm.runner.staging import HostArray
 
@@ -17,22 +19,38 @@ LOGITS_ROWS = 1024  # so many rows' logits are in memory at once; more at once w
 
 
 def next_tokens(
-    model: Decoder, rows: Rows, hidden: Tensor, slots: Tensor, outputs: Tensor, slots_host: I32, outputs_host: I32
+    model: Model,
+    rows: Rows,
+    hidden: Tensor,
+    slots: Tensor,
+    outputs: Tensor,
+    slots_host: I32,
+    outputs_host: I32,
+    masks: TokenMasks | None = None,
 ) -> Tensor:
     """Sample one token for each of L rows and remember it in `rows`.
 
     hidden: [L, hidden_size]. slots: int64 [L]; outputs: int64 [L], how many output tokens each row had before; both
-    also as they are on the host. Returns int64 [L]; NOT_FINITE where a row's logits hold NaN or +inf (its state is left
-    with token 0).
+    also as they are on the host. masks: by place among the L rows. Returns int64 [L]; NOT_FINITE where a row's logits
+    hold NaN or +inf (its state is left with token 0).
     """
     parts = [
-        _next(model, rows, hidden[span], slots[span], outputs[span], slots_host[span], outputs_host[span])
+        _next(
+            model,
+            rows,
+            hidden[span],
+            slots[span],
+            outputs[span],
+            slots_host[span],
+            outputs_host[span],
+            masks.within(span) if masks is not None else None,
+        )
         for span in _spans(len(hidden))
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def draw_all(model: Decoder, rows: Rows, hidden: Tensor, slots: Tensor, outputs: Tensor, tokens: Tensor) -> None:
+def draw_all(model: Model, rows: Rows, hidden: Tensor, slots: Tensor, outputs: Tensor, tokens: Tensor) -> None:
     """`next_tokens` on CUDA, into tokens (int64 [L]), where nothing changes the logits; may be captured in a graph."""
     for span in _spans(len(hidden)):
         tokens[span].copy_(_draw(rows, model.raw_logits(hidden[span]), slots[span], outputs[span]))
@@ -44,14 +62,23 @@ def _spans(rows: int) -> Iterator[slice]:
 
 
 def _next(
-    model: Decoder, rows: Rows, hidden: Tensor, slots: Tensor, outputs: Tensor, slots_host: I32, outputs_host: I32
+    model: Model,
+    rows: Rows,
+    hidden: Tensor,
+    slots: Tensor,
+    outputs: Tensor,
+    slots_host: I32,
+    outputs_host: I32,
+    masks: TokenMasks | None,
 ) -> Tensor:
     changed = changes_logits(rows, slots_host, outputs_host)
-    if hidden.is_cuda and not changed:
+    if hidden.is_cuda and not changed and masks is None:
         return _draw(rows, model.raw_logits(hidden), slots, outputs)
     logits = model.logits(hidden)
     if changed:
         _adjust(rows, logits, slots_host, outputs_host)
+    if masks is not None:
+        apply_token_masks(logits, *rows.staging.send([masks.rows, masks.bits]))
     if hidden.is_cuda:
         tokens = _draw(rows, logits, slots, outputs)
     else:

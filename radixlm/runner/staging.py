@@ -132,3 +132,12 @@ class Landing:
 
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+
+def event_after(tensor: Tensor) -> torch.cuda.Event | None:
+    """An event behind all that was launched so far, where `tensor` is on a CUDA device; on the CPU all is done."""
+    if not tensor.is_cuda:
+        return None
+    event = _event()
+    event.record()
+    return event

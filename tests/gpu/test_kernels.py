@@ -406,3 +406,22 @@ def test_flatten_pages() -> None:
     flatten_pages(table, slots, ends, 2500, out)
     want = torch.cat([table[s, :n] for s, n in zip(slots.tolist(), counts, strict=True)])
     assert torch.equal(out[:2508], want) and (out[2508:] == -1).all()
+
+
+# Tensor cores and sums of two halves of the weights: the interpreter does both in float32.
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize(("n", "k"), [(4096, 1024), (1024, 2050)] if CUDA else [(24, 40)])
+def test_linear_maps_of_few_rows(n: int, k: int, dtype: torch.dtype) -> None:
+    from radixlm.kernels.triton import gemv
+
+    weight, bias = rand(n, k, dtype=dtype, scale=k**-0.5), rand(n, dtype=dtype)
+    for rows in (1, 2, gemv.MOST_ROWS):
+        x = rand(rows, k, dtype=dtype)
+        want = x.double() @ weight.double().T + bias.double()
+        gate, up = want.chunk(2, -1)
+        poison()
+        close(gemv.gated_linear(x, weight, bias), gate * torch.sigmoid(gate) * up, dtype)
+        if rows == 1:
+            poison()
+            close(gemv.linear(x, weight, bias), want, dtype)
+            close(gemv.linear(x, weight, None), want - bias.double(), dtype)

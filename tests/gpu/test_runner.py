@@ -18,6 +18,7 @@ from radixlm.loader.card import load_card
 from radixlm.loader.source import resolve
 from radixlm.loader.weights import LoadedModel, load_model
 from radixlm.models.decoder import Decoder
+from radixlm.protocol.extras import OUTPUTS_ONLY, LogprobOptions, joined
 from radixlm.protocol.sampling import SamplingParams
 from radixlm.runner.staging import Landing, Staging
 from tests.helpers.checkpoints import CASES, VOCAB, make_checkpoint
@@ -139,6 +140,47 @@ def test_a_retracted_request_goes_on_as_before(qwen3: Tiny) -> None:
     outputs = tight.generate(prompts(), params)
     assert tight.scheduler.stats(0.0).num_retracted_requests_total > 0
     assert sum(a.tokens != b.tokens for a, b in zip(roomy, outputs, strict=True)) <= 1
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("run_ahead", [0, 1])
+def test_readings_are_the_references(qwen3: Tiny, graphs: bool, run_ahead: int) -> None:
+    """Log probabilities and hidden vectors, of rows among others that want none, cold and cached; embeddings too."""
+    engine = qwen3.engine(run_ahead, disable_cuda_graph=not graphs)
+    options = [LogprobOptions(0, 3, (7, 9)), None, LogprobOptions(OUTPUTS_ONLY, 1)]
+    table = qwen3.reference.model.embed_tokens.weight.detach().numpy()
+    for _ in range(2):
+        keys = []
+        for index, prompt in enumerate(prompts()):
+            wanted, hidden = options[index % 3], 0 if index % 4 == 0 else None
+            own = {"embeds": table[prompt]} if index % 5 == 4 and wanted is None else {}
+            keys.append(engine.submit(prompt, greedy(6), logprobs=wanted, hidden_start=hidden, **own))
+        engine.finish()
+        for index, (key, prompt) in enumerate(zip(keys, prompts(), strict=True)):
+            output = engine.outputs[key]
+            ids = torch.tensor([[*prompt, *output.tokens]])
+            with torch.inference_mode():
+                states = qwen3.reference.model(ids).last_hidden_state[0]
+                want = qwen3.reference.lm_head(states).log_softmax(-1)
+            assert output.tokens == want[len(prompt) - 1 : -1].argmax(-1).tolist()
+            if not output.extras:
+                assert options[index % 3] is None and index % 4
+                continue
+            got = joined(output.extras)
+            if index % 4 == 0:
+                near(got.hidden, states[:-1])
+            if options[index % 3] is not None:
+                steps = torch.arange(len(prompt) - 1, len(prompt) + 5)
+                near(got.output.values, want[steps, torch.tensor(output.tokens)])
+                near(got.output.top_values, want[steps].topk(options[index % 3].top).values)
+            if got.prompt is not None:
+                near(got.prompt.values, want[torch.arange(len(prompt) - 1), torch.tensor(prompt[1:])])
+                near(got.prompt.chosen_values, want[: len(prompt) - 1, [7, 9]])
+
+
+def near(got: Any, want: torch.Tensor) -> None:
+    assert got.shape == tuple(want.shape)
+    assert np.abs(got - want.numpy()).max() < 1e-4
 
 
 @pytest.mark.parametrize("graphs", [True, False])

@@ -6,21 +6,30 @@ from torch import Tensor
 from radixlm.kernels.native.library import library
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor | None:
-    """`radixlm.kernels.norm.rms_norm` for a contiguous CPU x, for rows apart, or for a token's neighbouring heads."""
+def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor | None:
+    """`radixlm.kernels.norm.rms_norm` for CPU tensors: contiguous, rows apart, or a token's neighbouring heads."""
     kernels = library() if x.is_cpu else None
     run = kernels.rms_norm.get(x.dtype) if kernels else None
     if run is None or weight.dtype is not x.dtype or not weight.is_contiguous():
         return None
+    y = torch.empty(x.shape, dtype=x.dtype) if out is None else out
     n = x.shape[-1]
-    row, heads = n, 1
-    if not x.is_contiguous():
-        if x.dim() not in (2, 3) or x.stride(-1) != 1 or (x.dim() == 3 and x.stride(1) != n):
-            return None
-        row, heads = x.stride(0), x.shape[1] if x.dim() == 3 else 1
-    y = torch.empty(x.shape, dtype=x.dtype)
-    run(x.data_ptr(), row, heads, weight.data_ptr(), y.data_ptr(), x.numel() // n, n, eps)
+    heads = 1 if (x.is_contiguous() and y.is_contiguous()) or x.dim() != 3 else x.shape[1]
+    x_row, y_row = _row(x, heads), _row(y, heads)
+    if x_row is None or y_row is None:
+        return None
+    run(x.data_ptr(), x_row, heads, weight.data_ptr(), y.data_ptr(), y_row, x.numel() // n, n, eps)
     return y
+
+
+def _row(x: Tensor, heads: int) -> int | None:
+    """The distance between tokens of `heads` neighbouring vectors each, or None when they do not lie so."""
+    n = x.shape[-1]
+    if x.is_contiguous():
+        return heads * n
+    if x.dim() not in (2, 3) or x.stride(-1) != 1 or (x.dim() == 3 and x.stride(1) != n):
+        return None
+    return x.stride(0)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor | None:

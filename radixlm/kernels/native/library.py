@@ -6,9 +6,12 @@ the C++ source.
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import c_float, c_int64, c_void_p
+from dataclasses import dataclass
 from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,7 +20,6 @@ from radixlm.kernels.native.build import BuildError, built_library
 
 logger = log.get(__name__)
 
-Function = Callable[..., None]
 FORMATS = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "float"}
 LINEAR_DTYPES = (torch.bfloat16, torch.float32)
 
@@ -25,7 +27,7 @@ POINTER, COUNT, REAL = c_void_p, c_int64, c_float
 SIGNATURES = {
     "pack": (POINTER, COUNT, POINTER, COUNT, COUNT),
     "linear": (POINTER, COUNT, POINTER, POINTER, POINTER, COUNT, COUNT, COUNT),
-    "rms_norm": (POINTER, COUNT, COUNT, POINTER, POINTER, COUNT, COUNT, REAL),
+    "rms_norm": (POINTER, COUNT, COUNT, POINTER, POINTER, COUNT, COUNT, COUNT, REAL),
     "add_rms_norm": (POINTER, POINTER, POINTER, POINTER, COUNT, COUNT, REAL),
     "rotary": (POINTER, COUNT, POINTER, POINTER, POINTER, COUNT, COUNT, COUNT),
     "silu_mul": (POINTER, POINTER, COUNT, COUNT),
@@ -55,6 +57,37 @@ class AttentionStep(ctypes.Structure):
     )
 
 
+class Kernel:
+    """A compiled function. `name` is a key of SIGNATURES; `address` is where the code is."""
+
+    def __init__(self, dll: ctypes.CDLL, name: str, suffix: str, tape: "Tape") -> None:
+        self.name = name
+        self._call = dll[f"radixlm_{name}_{suffix}"]
+        self._call.argtypes = SIGNATURES[name]
+        self._call.restype = None
+        self._tape = tape
+        self.address = ctypes.cast(self._call, c_void_p).value
+
+    def __call__(self, *arguments: Any) -> None:
+        self._call(*arguments)
+        if self._tape.calls is not None:
+            self._tape.calls.append(Call(self, arguments))
+
+
+class Call(NamedTuple):
+    """A call that was made."""
+
+    kernel: Kernel
+    arguments: tuple[Any, ...]
+
+
+@dataclass
+class Tape:
+    """Where calls are written down; `calls` is None while they are not."""
+
+    calls: list[Call] | None = None
+
+
 class Library:
     """The compiled kernels, by tensor dtype.
 
@@ -62,6 +95,7 @@ class Library:
     """
 
     def __init__(self, path: str) -> None:
+        self._tape = Tape()
         releasing, keeping = ctypes.CDLL(path), ctypes.PyDLL(path)
         self.pack = self._by_dtype(releasing, "pack", LINEAR_DTYPES)
         self.linear = self._by_dtype(releasing, "linear", LINEAR_DTYPES)
@@ -70,7 +104,7 @@ class Library:
         self.rotary = self._by_dtype(keeping, "rotary", tuple(FORMATS))
         self.silu_mul = self._by_dtype(keeping, "silu_mul", tuple(FORMATS))
         self.attention = {
-            (query, pool): _function(releasing, "attention", f"{FORMATS[query]}_{FORMATS[pool]}")
+            (query, pool): Kernel(releasing, "attention", f"{FORMATS[query]}_{FORMATS[pool]}", self._tape)
             for query in LINEAR_DTYPES
             for pool in FORMATS
         }
@@ -79,17 +113,21 @@ class Library:
         releasing.radixlm_read.restype = REAL
         self.packed_elements: Callable[[int, int], int] = _count(releasing, "packed_elements", COUNT, COUNT)
         self.attention_rows: int = _count(releasing, "attention_rows")()
+        self.run: Callable[[Any, int, int], None] = releasing.radixlm_run
+        releasing.radixlm_run.argtypes = (POINTER, COUNT, COUNT)
+        releasing.radixlm_run.restype = None
 
-    @staticmethod
-    def _by_dtype(dll: ctypes.CDLL, name: str, dtypes: tuple[torch.dtype, ...]) -> dict[torch.dtype, Function]:
-        return {dtype: _function(dll, name, FORMATS[dtype]) for dtype in dtypes}
+    @contextmanager
+    def recording(self) -> Iterator[list[Call]]:
+        """Meanwhile every kernel call is also written down, in order, in the list that this gives."""
+        calls = self._tape.calls = []
+        try:
+            yield calls
+        finally:
+            self._tape.calls = None
 
-
-def _function(dll: ctypes.CDLL, name: str, suffix: str) -> Function:
-    function = dll[f"radixlm_{name}_{suffix}"]
-    function.argtypes = SIGNATURES[name]
-    function.restype = None
-    return function
+    def _by_dtype(self, dll: ctypes.CDLL, name: str, dtypes: tuple[torch.dtype, ...]) -> dict[torch.dtype, Kernel]:
+        return {dtype: Kernel(dll, name, FORMATS[dtype], self._tape) for dtype in dtypes}
 
 
 def _count(dll: ctypes.CDLL, name: str, *arguments: type) -> Callable[..., int]:

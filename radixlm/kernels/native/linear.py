@@ -29,6 +29,22 @@ class NativeLinear(PackedLinear):
         self._packed_at = self.packed.data_ptr()
         self._bias_at = None if self.float_bias is None else self.float_bias.data_ptr()
 
+    @property
+    def weight(self) -> Tensor:
+        """[out_features, in_features], unpacked: the exact values, as a copy."""
+        eye = torch.eye(self.in_features, dtype=self.dtype)
+        rows = torch.empty((self.in_features, self.out_features), dtype=self.dtype)
+        self._run(
+            eye.data_ptr(), self.in_features, self._packed_at, None, rows.data_ptr(),
+            self.in_features, self.out_features, self.in_features,
+        )  # fmt: skip
+        return rows.T
+
+    @property
+    def bias(self) -> Tensor | None:
+        """[out_features] or None, as a copy."""
+        return None if self.float_bias is None else self.float_bias.to(self.dtype)
+
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, in_features] in the weight's dtype, contiguous rows. Returns a new [T, out_features]."""
         rows, width = x.shape

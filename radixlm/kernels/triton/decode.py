@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from radixlm.kernels.triton.device import Device, device_of
+from radixlm.kernels.triton.device import Device, device_of, early_launch
 
 MIN_PIECE_TOKENS = 128  # a shorter piece costs more to merge than it saves
 TILE_BYTES = 32768  # keys and values that a program loads at a time
@@ -122,6 +122,7 @@ def paged_decode(
         SINKS=sinks is not None,
         num_warps=4,
         num_stages=stages,
+        **early_launch(q.device),
     )
 
 
@@ -200,7 +201,11 @@ def _decode(
     PAGE_SIZE: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     SINKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     head, number = tl.program_id(0), tl.program_id(1)
     piece = pieces + number * PIECE
     row = tl.load(piece).to(tl.int64)

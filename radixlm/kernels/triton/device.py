@@ -22,3 +22,13 @@ def device_of(device: torch.device) -> Device:
         return Device(132, 232448, (9, 0))
     facts = torch.cuda.get_device_properties(device)
     return Device(facts.multi_processor_count, facts.shared_memory_per_block_optin, (facts.major, facts.minor))
+
+
+def early_launch(device: torch.device) -> dict[str, bool]:
+    """Launch options with which a kernel may start while the one before it ends (programmatic dependent launch).
+
+    Such a kernel has EARLY set, calls gdc_wait before it touches what others write, and gdc_launch_dependents at once.
+    """
+    if device.type == "cuda" and device_of(device).capability >= (9, 0):
+        return {"EARLY": True, "launch_pdl": True}
+    return {"EARLY": False}

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from radixlm.kernels.triton.device import early_launch
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`radixlm.kernels.norm.rms_norm` for x [..., n], its last axis contiguous."""
@@ -14,8 +16,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     if rows.shape[0]:
         block, warps = _width(n)
         _rms_norm[(rows.shape[0],)](
-            rows, rows, weight, y, rows.stride(0), 0, n, eps, BLOCK=block, ADD=False, num_warps=warps
-        )
+            rows, rows, weight, y, rows.stride(0), 0, n, eps,
+            BLOCK=block, ADD=False, num_warps=warps, **early_launch(x.device),
+        )  # fmt: skip
     return y
 
 
@@ -26,8 +29,9 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
     if x.shape[0]:
         block, warps = _width(n)
         _rms_norm[(x.shape[0],)](
-            x, residual, weight, y, x.stride(0), residual.stride(0), n, eps, BLOCK=block, ADD=True, num_warps=warps
-        )
+            x, residual, weight, y, x.stride(0), residual.stride(0), n, eps,
+            BLOCK=block, ADD=True, num_warps=warps, **early_launch(x.device),
+        )  # fmt: skip
     return y
 
 
@@ -38,7 +42,9 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     y = torch.empty((tokens, n), dtype=gate_up.dtype, device=gate_up.device)
     if tokens:
         block = min(1024, triton.next_power_of_2(n))
-        _silu_mul[(tokens, triton.cdiv(n, block))](gate_up, y, gate_up.stride(0), n, BLOCK=block, num_warps=4)
+        _silu_mul[(tokens, triton.cdiv(n, block))](
+            gate_up, y, gate_up.stride(0), n, BLOCK=block, num_warps=4, **early_launch(gate_up.device)
+        )
     return y
 
 
@@ -49,7 +55,13 @@ def _width(n: int) -> tuple[int, int]:
 
 
 @triton.jit(do_not_specialize_on_alignment=["x"])
-def _rms_norm(x, residual, weight, y, x_stride, residual_stride, n, eps, BLOCK: tl.constexpr, ADD: tl.constexpr):
+def _rms_norm(
+    x, residual, weight, y, x_stride, residual_stride, n, eps,
+    BLOCK: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     real = column < n
@@ -66,7 +78,10 @@ def _rms_norm(x, residual, weight, y, x_stride, residual_stride, n, eps, BLOCK: 
 
 
 @triton.jit
-def _silu_mul(gate_up, y, stride, n, BLOCK: tl.constexpr):
+def _silu_mul(gate_up, y, stride, n, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = column < n

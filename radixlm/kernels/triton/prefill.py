@@ -60,11 +60,13 @@ def paged_prefill(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
+    invariant: bool = False,
 ) -> None:
     """Attend each chunk token at position p to positions 0..p of its row's pages, into `out`. tiles: `prefill_tiles`.
 
     q: [T, heads, head_dim], heads side by side; out: [T, heads * head_dim] in q's dtype, contiguous; tokens in no tile
     are left alone. keys, values, page_table, window, soft_cap, sinks: as `decode.paged_decode` takes them.
+    `invariant`: a token's result is the same bits however its row was cut into chunks and tiles.
     """
     heads, head_dim = q.shape[1:]
     kv_heads = keys.shape[1]
@@ -94,6 +96,8 @@ def paged_prefill(
         SINKS=sinks is not None,
         num_warps=tiling.warps,
         num_stages=tiling.stages,
+        # A product that is added to might be rounded in one of the two loops over keys and not in the other.
+        enable_fp_fusion=not invariant,
     )
 
 

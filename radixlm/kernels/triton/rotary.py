@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from radixlm.kernels.triton.device import early_launch
+
 HEADS_PER_PROGRAM = 8
 
 
@@ -18,12 +20,14 @@ def rotate_and_store(
     keys: Tensor,
     values: Tensor,
     index: Tensor,
+    out: Tensor | None = None,
 ) -> Tensor:
     """`radixlm.kernels.rotary.rotate_and_store` for qkv whose heads lie side by side within a token."""
     tokens, all_heads, head_dim = qkv.shape
     kv_heads = keys.shape[1]
     heads = all_heads - 2 * kv_heads
-    q = torch.empty((tokens, heads, head_dim), dtype=qkv.dtype, device=qkv.device)
+    shape = (tokens, heads, head_dim)
+    q = torch.empty(shape, dtype=qkv.dtype, device=qkv.device) if out is None else out
     if tokens == 0:
         return q
     block_h = min(HEADS_PER_PROGRAM, triton.next_power_of_2(max(heads, kv_heads)))
@@ -49,6 +53,7 @@ def rotate_and_store(
         KV_BLOCKS=kv_blocks,
         NORM=q_weight is not None,
         num_warps=4,
+        **early_launch(qkv.device),
     )
     return q
 
@@ -74,7 +79,11 @@ def _rotate_and_store(
     Q_BLOCKS: tl.constexpr,
     KV_BLOCKS: tl.constexpr,
     NORM: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     part, token = tl.program_id(0), tl.program_id(1).to(tl.int64)
     HALF: tl.constexpr = HEAD_DIM // 2
     half = tl.arange(0, BLOCK_HALF)

@@ -13,8 +13,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from radixlm.kernels.triton.device import device_of
-
 BLOCK_COLUMNS = 2048
 MAX_SPLITS = 64
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
@@ -40,8 +38,8 @@ def sample_rows(
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     if rows == 0:
         return tokens
-    wanted = device_of(logits.device).multiprocessors * 8 // rows
-    splits = max(1, min(MAX_SPLITS, wanted, vocab // (2 * BLOCK_COLUMNS)))
+    # Not fewer for more rows: the order of sums, and with it a token at a filter's edge, would depend on them.
+    splits = max(1, min(MAX_SPLITS, vocab // (2 * BLOCK_COLUMNS)))
     scores = torch.empty((rows, splits, 2), dtype=torch.float32, device=logits.device)
     columns = torch.empty((rows, splits, 2), dtype=torch.int32, device=logits.device)
     tallies = torch.empty((rows, splits, 3), dtype=torch.float32, device=logits.device)

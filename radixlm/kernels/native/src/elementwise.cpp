@@ -41,13 +41,13 @@ void scale_by(const T* x, const T* weight, float by, T* y, ptrdiff_t n) {
   }
 }
 
-// Vector v of x begins at x + v / heads * x_row + v % heads * n.
+// Vector v of x begins at x + v / heads * x_row + v % heads * n; of y likewise.
 template <class T>
-void rms_norm(const T* x, ptrdiff_t x_row, ptrdiff_t heads, const T* weight, T* y, ptrdiff_t vectors, ptrdiff_t n,
-              float eps) {
+void rms_norm(const T* x, ptrdiff_t x_row, ptrdiff_t heads, const T* weight, T* y, ptrdiff_t y_row, ptrdiff_t vectors,
+              ptrdiff_t n, float eps) {
   each_token(vectors, n, [=](ptrdiff_t v) {
     const T* from = x + v / heads * x_row + v % heads * n;
-    scale_by(from, weight, inverse_rms(from, n, eps), y + v * n, n);
+    scale_by(from, weight, inverse_rms(from, n, eps), y + v / heads * y_row + v % heads * n, n);
   });
 }
 
@@ -114,9 +114,9 @@ void silu_mul(const T* gate_up, T* y, ptrdiff_t tokens, ptrdiff_t n) {
 extern "C" {
 
 #define ELEMENTWISE(T)                                                                                                 \
-  void radixlm_rms_norm_##T(const void* x, int64_t x_row, int64_t heads, const void* weight, void* y, int64_t vectors, \
-                            int64_t n, float eps) {                                                                    \
-    rms_norm((const T*)x, x_row, heads, (const T*)weight, (T*)y, vectors, n, eps);                                     \
+  void radixlm_rms_norm_##T(const void* x, int64_t x_row, int64_t heads, const void* weight, void* y, int64_t y_row,   \
+                            int64_t vectors, int64_t n, float eps) {                                                   \
+    rms_norm((const T*)x, x_row, heads, (const T*)weight, (T*)y, y_row, vectors, n, eps);                              \
   }                                                                                                                    \
   void radixlm_add_rms_norm_##T(const void* x, void* residual, const void* weight, void* y, int64_t tokens, int64_t n, \
                                 float eps) {                                                                           \

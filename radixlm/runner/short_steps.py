@@ -1,0 +1,87 @@
+"""Steps of few tokens on the CPU: a model's layers recorded once as a list of native kernel calls. Knows no plan.
+
+Where kernels have little to do, the Python between them takes a good part of a step; a recorded step is one call.
+Results are the same to the bit, since the same kernels run in the same order.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from radixlm.attention.base import AttentionBackend, ForwardContext, RowBatch
+from radixlm.attention.native_cpu import NativeCPU
+from radixlm.base import log
+from radixlm.kernels.native.library import library
+from radixlm.kernels.native.program import NotRecordableError, Program
+from radixlm.models.base import Model
+from radixlm.models.decoder import Decoder
+from radixlm.runner.rows import Rows
+
+logger = log.get(__name__)
+MOST_TOKENS = 32  # beyond that Python is a small part of a step, and the buffers would grow
+
+
+@dataclass(frozen=True)
+class ShortSteps:
+    """A decoder's layers over static buffers of `most_tokens` tokens."""
+
+    most_tokens: int
+    _model: Decoder
+    _attention: NativeCPU
+    _meta: Any
+    _inputs: tuple[Tensor, Tensor, Tensor]
+    _program: Program
+
+    @staticmethod
+    @torch.inference_mode()
+    def record(
+        model: Model, attention: AttentionBackend, rows: Rows, most_tokens: int = MOST_TOKENS
+    ) -> "ShortSteps | None":
+        """Record, or None where something else than native kernels computes; the reason is logged."""
+        kernels = library()
+        if kernels is None or not isinstance(model, Decoder) or not isinstance(attention, NativeCPU):
+            return None
+        batch = _padding(rows, attention.pool.page_size, most_tokens)
+        context = ForwardContext(batch, attention, attention.prepare(batch))
+        inputs = model.begin(torch.zeros(most_tokens, dtype=torch.int64), context)
+        try:
+            program = Program(kernels, lambda: model.layers(*inputs, context), most_tokens)
+        except NotRecordableError as error:
+            logger.info("steps are not recorded: %s", error)
+            return None
+        return ShortSteps(most_tokens, model, attention, context.meta, inputs, program)
+
+    def forward(self, input_ids: Tensor, batch: RowBatch, embeds: tuple[Tensor, Tensor] | None) -> Tensor:
+        """`Model.forward` of at most `most_tokens` tokens."""
+        tokens = len(input_ids)
+        self._attention.refresh(self._meta, batch)
+        context = ForwardContext(batch, self._attention, self._meta, embeds)
+        for static, new in zip(self._inputs, self._model.begin(input_ids, context), strict=True):
+            static[:tokens].copy_(new)
+        self._program.run(tokens)
+        return self._program.out[:tokens].clone()
+
+
+def _padding(rows: Rows, page_size: int, tokens: int) -> RowBatch:
+    """`tokens` decode rows of the padding slot, which read and write the null page."""
+    slots, starts, counts = (
+        np.full(tokens, rows.padding_slot, np.int32),
+        np.zeros(tokens, np.int32),
+        np.ones(tokens, np.int32),
+    )
+    return RowBatch(
+        slots=torch.from_numpy(slots),
+        starts=torch.from_numpy(starts),
+        counts=torch.from_numpy(counts),
+        positions=torch.zeros(tokens, dtype=torch.int64),
+        kv_index=torch.zeros(tokens, dtype=torch.int64),
+        page_table=rows.page_table,
+        page_size=page_size,
+        decode_rows=tokens,
+        slots_host=slots,
+        starts_host=starts,
+        counts_host=counts,
+    )
