@@ -11,9 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from radixlm.cache.eviction.table import make_strategy
+from radixlm.cache.feed import CacheFeed, NoFeed
 from radixlm.cache.pages import FENCED, PRIVATE, TREE, PageOwner
 from radixlm.cache.radix import Match, Node, RadixTree
+from radixlm.cache.summary import hottest
 from radixlm.protocol.arrays import I32, empty_i32
+from radixlm.protocol.control import TreeNode
 from radixlm.protocol.messages import CacheNamespace
 
 
@@ -54,6 +57,7 @@ class CacheManager:
         radix: bool = True,
         eviction: str = "lru",
         eviction_options: Mapping[str, int] | None = None,
+        feed: CacheFeed | None = None,
     ) -> None:
         """ConfigError for an eviction strategy that does not exist or does not have these options."""
         self.num_pages = num_pages
@@ -66,6 +70,7 @@ class CacheManager:
         self.open_leases = 0
         self._owner = PageOwner(num_pages)
         self._tree = RadixTree(page_size, make_strategy(eviction, self.eviction_options))
+        self._feed = feed or NoFeed()
         self._nothing = Match(self._tree.root, 0, empty_i32(), 0)
         self._tick = 0
 
@@ -111,6 +116,10 @@ class CacheManager:
             return self._nothing
         return self._tree.match(self._space(namespace), tokens[:-1])
 
+    def touch(self, match: Match) -> None:
+        """What was matched is about to be used: it counts as used now when room has to be made."""
+        self._tree.touch(match.node, self._next_tick())
+
     def acquire(self, namespace: CacheNamespace, match: Match, urgency: int = 0) -> Lease:
         """A lease on a match made just before; its first pages are `match.pages`. More urgent is larger."""
         self.open_leases += 1
@@ -124,6 +133,7 @@ class CacheManager:
             evicted = self._tree.evict(missing, self._owner.committed)
             self.evicted_tokens += len(evicted) * self.page_size
             self._owner.free(evicted, TREE, self._owner.committed)
+            self._feed.removed(evicted)
         return min(pages, self._owner.free_pages)
 
     def take(self, pages: int) -> I32:
@@ -145,8 +155,12 @@ class CacheManager:
             return empty_i32()
         own, tick = pages[first:full], self._next_tick()
         end, kept = self._tree.extend(lease.node, lease.space, tokens[first * page : full * page], own, tick)
+        new = own[len(kept) :]
         self._owner.free(own[: len(kept)], PRIVATE, fence)
-        self._owner.adopt(own[len(kept) :])
+        self._owner.adopt(new)
+        if len(new):
+            parent = int(kept[-1]) if len(kept) else int(pages[first - 1]) if first else 0
+            self._feed.stored(*lease.space, parent, tokens[(full - len(new)) * page : full * page], new)
         self._tree.lock(end, lease.node, tick, lease.urgency)
         lease.node = end
         lease.tree_pages = full
@@ -199,7 +213,20 @@ class CacheManager:
         ):
             return False
         self._owner.free(self._tree.clear(), TREE, self._owner.committed)
+        self._feed.cleared()
         return True
+
+    @property
+    def tree_nodes(self) -> int:
+        return self._tree.nodes
+
+    @property
+    def tree_pages(self) -> int:
+        return self._tree.total_pages
+
+    def hottest(self, most: int, head_tokens: int) -> list[TreeNode]:
+        """The part of the tree that is used most, in bounded time; see cache/summary.py."""
+        return hottest(self._tree, self._tick, most, head_tokens)
 
     def problems(self) -> list[str]:
         """What is wrong with the books, found by walking everything; empty when nothing is. For tests and repair."""

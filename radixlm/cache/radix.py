@@ -26,6 +26,8 @@ class Node:
         locks: leases through this node. uses: leases that ever went through it. urgency: the highest of theirs.
         created, last_access: the ticks it was made and latest used at.
         fence: the last step that may read its pages.
+        start_tokens: how many tokens lie before it. reach_tokens: the length of the longest sequence through it that
+            was cached, kept when the end of that sequence is dropped.
         stamp: of its valid entry in the eviction heap; a removed node has -1.
     """
 
@@ -38,7 +40,9 @@ class Node:
         "locks",
         "pages",
         "parent",
+        "reach_tokens",
         "stamp",
+        "start_tokens",
         "tokens",
         "urgency",
         "uses",
@@ -50,6 +54,8 @@ class Node:
         self.tokens = tokens
         self.pages = pages
         self.children: dict[Hashable, Node] = {}
+        self.start_tokens: int = parent.start_tokens + len(parent.tokens) // 4 if parent is not None else 0
+        self.reach_tokens = self.start_tokens + len(tokens) // 4
         self.locks = self.uses = 0
         self.urgency = LEAST_URGENT
         self.created = self.last_access = tick
@@ -147,6 +153,12 @@ class RadixTree:
             node.last_access = tick
             node = _parent(node)
 
+    def touch(self, node: Node, tick: int) -> None:
+        """`node` and its ancestors will be used soon: they count as used now, though not once more."""
+        for each in self.path(node):
+            each.last_access = tick
+        self._offer(node)
+
     def unlock(self, node: Node, fence: int, tick: int) -> None:
         """Undo one lock of `node` and its ancestors; none is evicted before step `fence` is committed."""
         while node is not self.root:
@@ -235,6 +247,7 @@ class RadixTree:
         front.created, front.fence = node.created, node.fence
         parent.children[node.edge] = front
         node.parent = front
+        node.start_tokens = front.reach_tokens
         node.tokens = node.tokens[cut:]
         node.pages = node.pages[pages:].copy()
         node.edge = self._edge(front, None, node.tokens, 0)
@@ -263,6 +276,7 @@ class RadixTree:
         heapq.heappop(self._heap)
         leaf.stamp = -1
         parent = _parent(leaf)
+        parent.reach_tokens = max(parent.reach_tokens, leaf.reach_tokens)
         del parent.children[leaf.edge]
         self.nodes -= 1
         self._offer(parent)

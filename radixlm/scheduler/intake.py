@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from radixlm.protocol.messages import AbortReq, FinishReason, TokenizedGenerateReqInput
+from radixlm.protocol.messages import AbortReq, FinishReason, ReleaseReq, TokenizedGenerateReqInput
 from radixlm.scheduler.lifecycle import Lifecycle
 from radixlm.scheduler.limits import SchedulerLimits
 from radixlm.scheduler.priorities import Priorities
 from radixlm.scheduler.regex import UnsupportedPattern
-from radixlm.scheduler.request import Request
+from radixlm.scheduler.request import Request, State
 from radixlm.scheduler.stops import StopMatcher
 
 
@@ -25,9 +25,11 @@ class Intake:
         self._life = lifecycle
         self._arrivals = 0
 
-    def take(self, event: TokenizedGenerateReqInput | AbortReq, now: float) -> None:
+    def take(self, event: TokenizedGenerateReqInput | AbortReq | ReleaseReq, now: float) -> None:
         if isinstance(event, AbortReq):
             self._abort(event)
+        elif isinstance(event, ReleaseReq):
+            self._release(event)
         else:
             self._arrive(event, now)
 
@@ -63,6 +65,13 @@ class Intake:
             matcher=matcher,
             enqueued_at=now,
             urgency=self._priorities.urgency(event.priority),
+            routing_key=event.routing_key,
+            logprobs=event.logprobs,
+            hidden_start=event.hidden_start,
+            embeds=event.embeds,
+            second_at=event.second_at,
+            constrained=event.grammar is not None,
+            state=State.WAITING if event.grammar is None else State.HELD,
         )
 
     def _too_long(self, event: TokenizedGenerateReqInput) -> str | None:
@@ -88,6 +97,17 @@ class Intake:
             return StopMatcher(event.sampling.stop, event.sampling.stop_regex, self._token_bytes), None
         except UnsupportedPattern as error:
             return None, str(error)
+
+    def _release(self, event: ReleaseReq) -> None:
+        """Let a held request run, or end it; one that was aborted meanwhile is gone."""
+        request = self._life.requests.get(event.key)
+        if request is None or request.state is not State.HELD:
+            return
+        if event.problem is None:
+            self._life.release(request)
+        else:
+            reason = FinishReason("abort", message=event.problem, status_code=400, err_type="BadRequestError")
+            self._life.finish(request, reason)
 
     def _abort(self, event: AbortReq) -> None:
         """End those of the named requests that still live; the others are none of our business any more."""

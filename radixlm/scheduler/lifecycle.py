@@ -15,12 +15,17 @@ from radixlm.scheduler.slots import SlotTable
 
 
 class Lifecycle:
-    """`requests` holds every request that has not ended, by key."""
+    """`requests` holds every request that has not ended, by key; `held` of them wait for their release.
+
+    The token counts are totals since start: prompts of requests that started, and what was retracted.
+    """
 
     def __init__(
         self, cache: CacheManager, slots: SlotTable, queue: WaitingQueue, sharing: PrefixSharing, outbox: Outbox
     ) -> None:
         self.requests: dict[int, Request] = {}
+        self.held = 0
+        self.started_tokens = self.retracted_input_tokens = self.retracted_output_tokens = 0
         self._cache = cache
         self._slots = slots
         self._queue = queue
@@ -32,6 +37,15 @@ class Lifecycle:
         if request.key in self.requests:
             raise ValueError(f"request key {request.key} is in use")
         self.requests[request.key] = request
+        if request.state is State.HELD:
+            self.held += 1
+        else:
+            self._queue.add(request)
+
+    def release(self, request: Request) -> None:
+        """A held request joins the queue, in its place by arrival."""
+        request.move(State.WAITING)
+        self.held -= 1
         self._queue.add(request)
 
     def refuse(self, request: Request, reason: FinishReason) -> None:
@@ -48,9 +62,11 @@ class Lifecycle:
         request.slot = self._slots.open(request, match.pages)
         if not request.started:
             request.started = True
+            self.started_tokens += request.prompt_tokens
             request.queue_time = now - request.enqueued_at
             request.cached_tokens = cached_tokens
-        self._sharing.lead(request, cached_tokens)
+        if request.cacheable:
+            self._sharing.lead(request, cached_tokens)
         return request.slot
 
     def publish(self, request: Request) -> None:
@@ -58,9 +74,10 @@ class Lifecycle:
         slot, lease = request.slot, _lease(request)
         first = lease.tree_pages
         t = self._slots
-        kept = self._cache.publish(lease, t.committed(slot), t.own_pages(slot), int(t.step[slot]))
-        t.set_pages(slot, first, kept)
-        t.shared[slot] = lease.tree_pages
+        if request.cacheable:
+            kept = self._cache.publish(lease, t.committed(slot), t.own_pages(slot), int(t.step[slot]))
+            t.set_pages(slot, first, kept)
+            t.shared[slot] = lease.tree_pages
         if t.done[slot] >= t.target[slot]:
             self._sharing.close(request)
         else:
@@ -71,6 +88,8 @@ class Lifecycle:
         history = self._leave(request, keep_kv=False)
         request.history = history
         request.retractions += 1
+        self.retracted_input_tokens += request.prompt_tokens
+        self.retracted_output_tokens += len(history) - request.prompt_tokens
         request.move(State.WAITING)
         self._queue.add(request)
 
@@ -79,6 +98,8 @@ class Lifecycle:
         history = request.history
         if request.state is State.RUNNING:
             history = self._leave(request, keep_kv)
+        elif request.state is State.HELD:
+            self.held -= 1
         else:
             self._queue.remove(request)
         request.move(State.DONE)
@@ -90,11 +111,12 @@ class Lifecycle:
         slot, lease, t = request.slot, _lease(request), self._slots
         self._sharing.close(request)
         fence = int(t.step[slot])
-        if keep_kv:
+        if keep_kv and request.cacheable:
             self._cache.release(lease, t.committed(slot), t.own_pages(slot), fence)
         else:
             self._cache.abandon(lease, t.own_pages(slot), fence)
         request.sent = int(t.sent[slot])
+        request.read = max(request.read, int(t.done[slot]))
         history = t.history(slot)
         t.close(slot)
         request.lease, request.slot = None, -1

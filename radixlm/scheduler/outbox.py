@@ -1,8 +1,11 @@
 """What goes out: new tokens of streaming requests, and the end of every request, as one columnar message."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from radixlm.protocol.arrays import I32
+from radixlm.protocol.extras import Extras, joined
 from radixlm.protocol.messages import BatchTokenIDOutput, Finished, FinishReason, Started
 from radixlm.scheduler.request import Request
 from radixlm.scheduler.slots import SlotTable
@@ -33,6 +36,7 @@ class Outbox:
         started: list[Started] = []
         running, counts, tokens = self._streamed(started)
         keys = self._slots.key[running]
+        extras = _taken(self._slots.request(slot) for slot in running[self._slots.reads[running]].tolist())
         if self._ended:
             ended, self._ended = self._ended, []
             for request, _, _ in ended:
@@ -40,10 +44,11 @@ class Outbox:
             keys = np.concatenate((keys, np.array([r.key for r, _, _ in ended], np.int64)))
             counts = np.concatenate((counts, np.array([len(tail) for _, tail, _ in ended], np.int32)))
             tokens = np.concatenate((tokens, *(tail for _, tail, _ in ended)))
-            return BatchTokenIDOutput(keys, counts, tokens, started, [finished for _, _, finished in ended])
+            extras |= _taken(request for request, _, _ in ended)
+            return BatchTokenIDOutput(keys, counts, tokens, started, [finished for _, _, finished in ended], extras)
         if not len(running):
             return None
-        return BatchTokenIDOutput(keys, counts, tokens, started, [])
+        return BatchTokenIDOutput(keys, counts, tokens, started, [], extras)
 
     def _streamed(self, started: list[Started]) -> tuple[I32, I32, I32]:
         """(slots, counts, tokens) of running streams with something new, which then counts as sent."""
@@ -67,3 +72,13 @@ class Outbox:
             started.append(
                 Started(request.key, request.prompt_tokens, request.cached_tokens, request.queue_time, request.text)
             )
+
+
+def _taken(requests: Iterable[Request]) -> dict[int, Extras]:
+    """What was read out for these requests and is not sent yet, by key; it then counts as sent."""
+    found: dict[int, Extras] = {}
+    for request in requests:
+        if request.extras:
+            found[request.key] = joined(request.extras)
+            request.extras = []
+    return found

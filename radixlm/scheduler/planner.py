@@ -5,23 +5,21 @@ step's token budget and the pool. Retracts when the pool runs dry. Knows no resu
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from radixlm.cache.manager import CacheManager
-from radixlm.config.groups import ScheduleConfig
 from radixlm.protocol.arrays import I32, I64, empty_i32
 from radixlm.protocol.messages import FinishReason
-from radixlm.protocol.plan import HOST, SAMPLE, StepPlan
-from radixlm.scheduler.admission import Admission
-from radixlm.scheduler.lifecycle import Lifecycle
-from radixlm.scheduler.policies.base import QueuePolicy
+from radixlm.protocol.plan import HOST, LAST, MASKED, SAMPLE, Reading, StepPlan
+from radixlm.scheduler.coast import Coaster
+from radixlm.scheduler.pacing import Pacing
+from radixlm.scheduler.parts import Parts
 from radixlm.scheduler.priorities import Preemption
-from radixlm.scheduler.queue import WaitingQueue
-from radixlm.scheduler.report import Load, Reporter
+from radixlm.scheduler.report import Load
 from radixlm.scheduler.request import Request
-from radixlm.scheduler.sharing import PrefixSharing
-from radixlm.scheduler.slots import SlotTable
 
 RESERVE_TOKENS = 16  # a decoding row's pages grow by this much at once, whatever the page size
+REFRESH_STEPS = 32  # so often the cached prefixes of waiting requests count as used,
+REFRESHED_REQUESTS = 128  # of so many of them
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,7 @@ class _Draft:
     decodes: I32 = field(default_factory=empty_i32)
     chunks: list[tuple[int, int, int]] = field(default_factory=list)  # slot, start, count
     cached_tokens: int = 0
+    admitted: int = 0
 
     @property
     def empty(self) -> bool:
@@ -50,48 +49,47 @@ class _Draft:
 
 
 class Planner:
-    """Makes one step's plan at a time. `retracted_total` counts retractions since start."""
+    """Makes one step's plan at a time. `retracted_total` counts retractions since start. `coaster`: for simulations."""
 
-    def __init__(
-        self,
-        config: ScheduleConfig,
-        cache: CacheManager,
-        slots: SlotTable,
-        queue: WaitingQueue,
-        policy: QueuePolicy,
-        sharing: PrefixSharing,
-        admission: Admission,
-        lifecycle: Lifecycle,
-        reporter: Reporter,
-        preemption: Preemption,
-    ) -> None:
+    def __init__(self, parts: Parts) -> None:
+        config, cache = parts.config, parts.cache
         chunk_tokens = config.chunked_prefill_size
         self._chunked = chunk_tokens is not None and chunk_tokens > 0
         self._step_tokens = chunk_tokens if self._chunked and chunk_tokens is not None else config.max_prefill_tokens
         self._cache = cache
-        self._slots = slots
-        self._queue = queue
-        self._policy = policy
-        self._sharing = sharing
-        self._admission = admission
-        self._lifecycle = lifecycle
-        self._reporter = reporter
-        self._preemption = preemption
+        self._slots = parts.slots
+        self._queue = parts.queue
+        self._policy = parts.policy
+        self._sharing = parts.sharing
+        self._admission = parts.admission
+        self._lifecycle = parts.lifecycle
+        self._reporter = parts.reporter
+        self._preemption = Preemption(parts)
+        self._pacing = Pacing(config, len(parts.slots.requests))
         self._spares_urgent = config.retraction_policy == "priority"
         self._most_chunks = config.prefill_max_requests or cache.total_tokens
         self._reserve_pages = -(-RESERVE_TOKENS // cache.page_size)
+        self.coaster = Coaster(parts, self._reserve_pages)
         self.retracted_total = 0
 
     def plan(self, step: int, now: float, in_flight: bool) -> tuple[StepPlan, PlannedStep] | None:
         """The next step, or None when nothing can run, or nothing until a step in flight is committed."""
+        if step % REFRESH_STEPS == 0:
+            self._refresh()
         draft = self._fill(now)
         while draft.empty and not in_flight and (len(self._slots.active) or self._queue.count):
             self._unblock()
             draft = self._fill(now)
         if draft.empty:
             return None
+        self._pacing.planned(len(draft.chunks), draft.admitted)
         self._report(draft, now)
         return self._assemble(draft, step)
+
+    def _refresh(self) -> None:
+        """Keep what waiting requests will find in the cache from being the first to go."""
+        for request in self._queue.waiting[:REFRESHED_REQUESTS]:
+            self._cache.touch(self._cache.match(request.namespace, request.reusable))
 
     # ---- choosing rows ------------------------------------------------------------------------------------------
 
@@ -99,6 +97,8 @@ class Planner:
         self.retracted_total += self._preemption.make_way(now)
         draft = _Draft()
         draft.decodes, content = self._grow_decodes()
+        if self._pacing.chunks_wait(len(draft.decodes)):
+            return draft
         # chunks get at least a quarter of the budget, so that many decodes cannot starve a prompt
         budget = max(self._step_tokens - len(draft.decodes), self._step_tokens // 4, 1)
         for slot in self._slots.prefilling():
@@ -155,13 +155,13 @@ class Planner:
 
     def _admit(self, draft: _Draft, budget: int, now: float) -> None:
         """Start waiting requests, in the policy's order, until one does not fit."""
-        if not self._queue.waiting or not self._slots.free_slots:
+        if not self._queue.waiting or not self._slots.free_slots or self._admission_waits(len(draft.decodes), now):
             return
         promised: float | None = None
         for request in list(self._policy.order(self._queue.waiting, now)):
             if budget <= 0 or len(draft.chunks) >= self._most_chunks or not self._slots.free_slots:
                 return
-            match = self._cache.match(request.namespace, request.history)
+            match = self._cache.match(request.namespace, request.reusable)
             cached_tokens = len(match.pages) * self._cache.page_size
             found = self._sharing.leader_of(request, cached_tokens)
             if found is not None:
@@ -177,11 +177,17 @@ class Planner:
             first_start = not request.started
             slot = self._lifecycle.start(request, match, now)
             draft.cached_tokens += cached_tokens if first_start else 0
+            draft.admitted += 1
             planned = self._chunk(draft, slot, budget)
             if not planned:
                 return
             budget -= planned
             promised += self._admission.promised_tokens(np.array([slot], np.int32))
+
+    def _admission_waits(self, decoding: int, now: float) -> bool:
+        cache, free_slots = self._cache, self._slots.free_slots
+        usage = cache.used_tokens / cache.total_tokens
+        return self._pacing.admission_waits(len(self._queue.waiting), decoding, free_slots, usage, now)
 
     # ---- when memory is short -----------------------------------------------------------------------------------
 
@@ -206,9 +212,19 @@ class Planner:
             self._lifecycle.retract(self._victim())
             self._count_retractions(1, (cache.obtainable_pages - before) * cache.page_size, ratio)
             return
-        request = self._victim() if len(self._slots.active) else self._head()
+        self._end(self._victim() if len(self._slots.active) else self._head(), "The request cannot run")
+
+    def give_up(self, why: str) -> None:
+        """End who is in front, with the reason `why`, so that the others may have better luck. Harmless with nobody."""
+        if self._queue.waiting:
+            self._end(self._head(), why)
+        elif len(self._slots.active):
+            self._end(self._victim(), why)
+
+    def _end(self, request: Request, why: str) -> None:
+        cache = self._cache
         message = (
-            f"The request cannot run: its {len(request.history)} tokens need "
+            f"{why}: its {len(request.history)} tokens need "
             f"{-(-(len(request.history) + 1) // cache.page_size)} KV pages of {cache.page_size} tokens; of "
             f"{cache.num_pages} pages {cache.free_pages} are free and {cache.evictable_pages} evictable."
         )
@@ -259,12 +275,26 @@ class Planner:
         samples = np.ones(len(slots), np.bool_)
         samples[decode_rows:] = (ends == t.target[slots])[decode_rows:] & (outputs < t.limit[slots])[decode_rows:]
         flags = np.where(samples, SAMPLE, 0).astype(np.int32)
+        flags[samples & t.constrained[slots]] |= MASKED
         flags[decode_rows:] |= HOST
+        flags[decode_rows:] |= np.where((ends == t.target[slots]) & ~samples, LAST, 0)[decode_rows:].astype(np.int32)
         parts = [t.tokens[slot, start : start + count] for slot, start, count in draft.chunks]
         tokens = np.concatenate(parts) if parts else empty_i32()
         t.planned[slots] = ends
         t.sampled[slots] += samples
         t.step[slots] = step
+        readings = self._readings(slots, starts, ends, samples)
         started, updates = t.take_changes()
-        plan = StepPlan(step, decode_rows, slots, starts, counts, flags, outputs, tokens, updates, started)
+        plan = StepPlan(step, decode_rows, slots, starts, counts, flags, outputs, tokens, updates, started, readings)
         return plan, PlannedStep(step, decode_rows, slots, t.epoch[slots], ends, flags)
+
+    def _readings(self, slots: I32, starts: I32, ends: I32, samples: NDArray[np.bool_]) -> dict[int, Reading]:
+        t = self._slots
+        found: dict[int, Reading] = {}
+        for row in np.flatnonzero(t.reads[slots]).tolist():
+            slot = int(slots[row])
+            request, span = t.request(slot), (int(starts[row]), int(ends[row]))
+            reading = request.reading(*span, t.tokens[slot], bool(samples[row]))
+            if reading is not None:
+                found[row] = reading
+        return found

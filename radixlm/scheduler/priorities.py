@@ -4,18 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from radixlm.cache.manager import CacheManager
 from radixlm.cache.radix import LEAST_URGENT, Match
 from radixlm.config.groups import ScheduleConfig
 from radixlm.protocol.arrays import I32
-from radixlm.scheduler.admission import Admission
-from radixlm.scheduler.lifecycle import Lifecycle
-from radixlm.scheduler.policies.base import QueuePolicy
-from radixlm.scheduler.queue import WaitingQueue
-from radixlm.scheduler.report import Reporter
+from radixlm.scheduler.parts import Parts
 from radixlm.scheduler.request import Request
-from radixlm.scheduler.sharing import PrefixSharing
-from radixlm.scheduler.slots import SlotTable
 
 
 class Priorities:
@@ -44,28 +37,18 @@ class Priorities:
 class Preemption:
     """Retracts running requests for the first in the queue when that one is more urgent by more than a threshold."""
 
-    def __init__(
-        self,
-        config: ScheduleConfig,
-        cache: CacheManager,
-        slots: SlotTable,
-        queue: WaitingQueue,
-        policy: QueuePolicy,
-        sharing: PrefixSharing,
-        admission: Admission,
-        lifecycle: Lifecycle,
-        reporter: Reporter,
-    ) -> None:
+    def __init__(self, parts: Parts) -> None:
+        config = parts.config
         self._enabled = config.enable_priority_scheduling and not config.disable_priority_preemption
         self._threshold = config.priority_scheduling_preemption_threshold
-        self._cache = cache
-        self._slots = slots
-        self._queue = queue
-        self._policy = policy
-        self._sharing = sharing
-        self._admission = admission
-        self._lifecycle = lifecycle
-        self._reporter = reporter
+        self._cache = parts.cache
+        self._slots = parts.slots
+        self._queue = parts.queue
+        self._policy = parts.policy
+        self._sharing = parts.sharing
+        self._admission = parts.admission
+        self._lifecycle = parts.lifecycle
+        self._reporter = parts.reporter
 
     def make_way(self, now: float) -> int:
         """Retract as few as let the first waiting request start; none when all would not do. Returns how many.
@@ -78,7 +61,7 @@ class Preemption:
         outranked = self._outranked(request)
         if not outranked:
             return 0
-        match = self._cache.match(request.namespace, request.history)
+        match = self._cache.match(request.namespace, request.reusable)
         if self._sharing.leader_of(request, len(match.pages) * self._cache.page_size) is not None:
             return 0
         victims = outranked[: self._needed(request, match, outranked)]

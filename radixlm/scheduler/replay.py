@@ -15,7 +15,7 @@ from radixlm.cache.manager import CacheManager
 from radixlm.config.groups import ScheduleConfig
 from radixlm.protocol import messages
 from radixlm.protocol.control import FlushCacheReply
-from radixlm.protocol.messages import AbortReq, TokenizedGenerateReqInput
+from radixlm.protocol.messages import AbortReq, ReleaseReq, TokenizedGenerateReqInput
 from radixlm.protocol.plan import StepPlan, StepResult
 from radixlm.scheduler.limits import SchedulerLimits
 from radixlm.scheduler.scheduler import Scheduler
@@ -85,7 +85,7 @@ class RecordingScheduler(Scheduler):
         eviction = (cache.eviction, cache.eviction_options)
         self._write(Made(config, limits, cache.num_pages, cache.page_size, cache.radix, *eviction, table))
 
-    def plan(self, events: Sequence[TokenizedGenerateReqInput | AbortReq], now: float) -> StepPlan | None:
+    def plan(self, events: Sequence[TokenizedGenerateReqInput | AbortReq | ReleaseReq], now: float) -> StepPlan | None:
         encoded = [messages.encode(event) for event in events]
         try:
             plan = super().plan(events, now)

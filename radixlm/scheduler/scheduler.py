@@ -9,31 +9,38 @@ from numpy.typing import NDArray
 from radixlm.cache.manager import CacheManager
 from radixlm.config.groups import ScheduleConfig
 from radixlm.protocol.arrays import I32
-from radixlm.protocol.control import FlushCacheReply
+from radixlm.protocol.control import FlushCacheReply, TreeReply
 from radixlm.protocol.messages import (
     AbortReq,
     BatchTokenIDOutput,
     FinishReason,
+    ReleaseReq,
     SchedulerStats,
     TokenizedGenerateReqInput,
 )
-from radixlm.protocol.plan import SAMPLE, StepPlan, StepResult
+from radixlm.protocol.plan import MASKED, NOT_FINITE, SAMPLE, StepPlan, StepResult
 from radixlm.scheduler.admission import Admission
 from radixlm.scheduler.intake import Intake
 from radixlm.scheduler.lifecycle import Lifecycle
 from radixlm.scheduler.limits import SchedulerLimits
 from radixlm.scheduler.outbox import Outbox
+from radixlm.scheduler.parts import Parts
 from radixlm.scheduler.planner import PlannedStep, Planner
 from radixlm.scheduler.policies.base import PolicyFacts
 from radixlm.scheduler.policies.table import POLICIES
-from radixlm.scheduler.priorities import Preemption, Priorities
+from radixlm.scheduler.priorities import Priorities
 from radixlm.scheduler.queue import WaitingQueue
 from radixlm.scheduler.report import Load, Reporter
 from radixlm.scheduler.request import State
 from radixlm.scheduler.sharing import PrefixSharing
 from radixlm.scheduler.slots import SlotTable
+from radixlm.scheduler.stall import STALL_S, StallWatch
 
 __all__ = ["Scheduler", "SchedulerLimits"]
+
+_NOT_FINITE = FinishReason(
+    "abort", message="The logits are not finite.", status_code=500, err_type="InternalServerError"
+)
 
 
 class Scheduler:
@@ -65,18 +72,21 @@ class Scheduler:
         self._intake = Intake(limits, Priorities(config), token_bytes, self._life)
         self._admission = Admission(cache, self._slots, config.schedule_conservativeness)
         self._reporter = Reporter(config.decode_log_interval, limits.decode_graphs)
-        parts = (
-            config,
-            cache,
-            self._slots,
-            self._queue,
-            policy(cache),
-            self._sharing,
-            self._admission,
-            self._life,
-            self._reporter,
+        order = policy(cache, self._slots.running)
+        self._planner = Planner(
+            Parts(
+                config,
+                cache,
+                self._slots,
+                self._queue,
+                order,
+                self._sharing,
+                self._admission,
+                self._life,
+                self._reporter,
+            )
         )
-        self._planner = Planner(*parts, Preemption(*parts))
+        self._stall = StallWatch()
         self._in_flight: deque[PlannedStep] = deque()
         self._steps = 0
         self.paused = False
@@ -85,7 +95,7 @@ class Scheduler:
 
     # ---- the loop's calls ---------------------------------------------------------------------------------------
 
-    def plan(self, events: Sequence[TokenizedGenerateReqInput | AbortReq], now: float) -> StepPlan | None:
+    def plan(self, events: Sequence[TokenizedGenerateReqInput | AbortReq | ReleaseReq], now: float) -> StepPlan | None:
         """Take in what has arrived, and decide the next step.
 
         None: nothing to run, or nothing before a step in flight has been committed, or a pause.
@@ -99,7 +109,12 @@ class Scheduler:
             if self.idle:
                 self._admission.reset()
                 self._reporter.idle()
+            if self._all_held or self._in_flight:
+                self._stall.moved()
+            elif self._stall.stalled(now):
+                self._planner.give_up(f"Nothing could run for {STALL_S:g} s")
             return None
+        self._stall.moved()
         plan, record = planned
         self._steps += 1
         self._in_flight.append(record)
@@ -115,7 +130,8 @@ class Scheduler:
         if result.error is not None:
             self._fail(record.slots[live], result.error)
         else:
-            self._accept(record, live, np.asarray(result.tokens, np.int32), now)
+            self._keep_extras(record, live, result)
+            self._accept(record, live, result, now)
         if not self._books_balance():
             self.conservation_errors_total += 1
 
@@ -131,6 +147,24 @@ class Scheduler:
     def resume(self) -> None:
         """End a pause; harmless without one."""
         self.paused = False
+        self._stall.moved()
+
+    def coasting_room(self, most: int) -> int:
+        """How many steps from here on, at most `most`, would be nothing but a token for each who runs; see `coast`.
+
+        None of the rows in flight may end.
+        """
+        return 0 if self.paused else self._planner.coaster.room(most)
+
+    def coast(self, steps: int, token: int) -> None:
+        """For simulations: go as far as `steps` steps, at most `coasting_room`, that all sample `token`; no output.
+
+        ValueError while a step is in flight. Arrivals meanwhile and end tokens are the caller's.
+        """
+        if self._in_flight:
+            raise ValueError("a step is in flight")
+        self._planner.coaster.go(steps, token)
+        self._steps += steps
 
     def take_output(self) -> BatchTokenIDOutput | None:
         """New tokens and ends since the last call; None when there are none."""
@@ -156,8 +190,21 @@ class Scheduler:
 
     @property
     def resting(self) -> bool:
-        """Nothing can be done until a message comes: idle, or paused with nothing left to commit or send."""
-        return (self.paused or not self._life.requests) and not self._in_flight and self._outbox.empty
+        """Nothing can be done until a message or a release comes: no request may run, or paused with nothing left to
+        commit or send."""
+        return (self.paused or self._all_held) and not self._in_flight and self._outbox.empty
+
+    @property
+    def _all_held(self) -> bool:
+        """No request that is known may run yet."""
+        return len(self._life.requests) == self._life.held
+
+    def constrained(self, step: int) -> list[tuple[int, int]]:
+        """(row, key) of each row of a step in flight that samples under a constraint and still counts."""
+        record = next(record for record in self._in_flight if record.step == step)
+        rows = np.flatnonzero(record.flags & MASKED)
+        rows = rows[self._slots.epoch[record.slots[rows]] == record.epochs[rows]]
+        return list(zip(rows.tolist(), self._slots.key[record.slots[rows]].tolist(), strict=True))
 
     def flush_cache(self, now: float) -> FlushCacheReply:
         """Forget all cached prefixes, unless something runs, is in flight or, without a pause, waits."""
@@ -174,6 +221,7 @@ class Scheduler:
             step=self._steps,
             num_running_reqs=self.running,
             num_queue_reqs=self.queued,
+            num_grammar_queue_reqs=self._life.held,
             num_retracted_requests_total=self._planner.retracted_total,
             kv_available_tokens=cache.free_pages * page,
             kv_evictable_tokens=cache.evictable_pages * page,
@@ -187,7 +235,18 @@ class Scheduler:
             decode_tokens_total=reporter.decode_tokens,
             evicted_tokens_total=cache.evicted_tokens,
             conservation_errors_total=self.conservation_errors_total,
+            decode_sum_seq_lens=int(self._slots.known[self._slots.decoding()].sum()),
+            num_unique_running_routing_keys=len(self._routing_keys()),
+            retracted_input_tokens_total=self._life.retracted_input_tokens,
+            retracted_output_tokens_total=self._life.retracted_output_tokens,
+            effective_input_tokens_total=self._life.started_tokens,
         )
+
+    def tree(self, most: int, head_tokens: int) -> TreeReply:
+        """The hottest `most` nodes of the prefix tree, in bounded time."""
+        cache, page = self._cache, self._cache.page_size
+        nodes = cache.hottest(most, head_tokens)
+        return TreeReply(nodes, cache.tree_nodes, cache.tree_pages * page, cache.evictable_pages * page)
 
     def check(self) -> list[str]:
         """Everything that is inconsistent, by walking all state; empty when all is well. For tests and diagnosis."""
@@ -205,39 +264,59 @@ class Scheduler:
             found.append("the queue is not the waiting requests by urgency and arrival")
         if self._queue.count != len(by_state[State.WAITING]) + len(by_state[State.PARKED]):
             found.append("queued requests are miscounted")
+        if self._life.held != len(by_state[State.HELD]):
+            found.append("held requests are miscounted")
         if by_state[State.DONE]:
             found.append("an ended request is still known")
         return found
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
-    def _accept(self, record: PlannedStep, live: NDArray[np.bool_], tokens: I32, now: float) -> None:
+    def _accept(self, record: PlannedStep, live: NDArray[np.bool_], result: StepResult, now: float) -> None:
         """Write a good step's results into the slots of its live rows, and end the requests that are over."""
-        t = self._slots
+        t, tokens = self._slots, np.asarray(result.tokens, np.int32)
         t.done[record.slots[live]] = record.ends[live]
-        for slot in record.slots[record.decode_rows :][live[record.decode_rows :]].tolist():
-            self._life.publish(t.request(slot))
-            if not t.limit[slot] and t.done[slot] == t.target[slot]:
-                self._life.finish(t.request(slot), FinishReason("length", length=0))
+        for row in (np.flatnonzero(live[record.decode_rows :]) + record.decode_rows).tolist():
+            request = t.request(int(record.slots[row]))
+            self._life.publish(request)
+            if not t.limit[request.slot] and t.done[request.slot] == t.target[request.slot]:
+                finite = tokens[row] != NOT_FINITE
+                self._life.finish(request, FinishReason("length", length=0) if finite else _NOT_FINITE, keep_kv=finite)
         sampled = live & ((record.flags & SAMPLE) != 0)
         slots, tokens = record.slots[sampled], tokens[sampled]
         bad = (tokens < 0) | (tokens >= self._limits.vocab_size)
         for slot in slots[bad].tolist():
-            reason = FinishReason(
-                "abort", message="The logits are not finite.", status_code=500, err_type="InternalServerError"
-            )
-            self._life.finish(t.request(slot), reason, keep_kv=False)
+            self._life.finish(t.request(slot), _NOT_FINITE, keep_kv=False)
         slots, tokens = slots[~bad], tokens[~bad]
         t.tokens[slots, t.known[slots]] = tokens
         t.known[slots] += 1
         over = (t.known[slots] - t.prompt[slots] >= t.limit[slots]) | (self._eos[tokens] & ~t.ignore_eos[slots])
         for index in np.flatnonzero(over | t.watched[slots]).tolist():
             self._maybe_finish(int(slots[index]), int(tokens[index]))
+        self._end_constrained(record, live, result)
         self._reporter.generated(len(slots))
         if record.decode_rows:
             self._admission.decay()
             load = Load(self.running, self.queued, self._cache.used_tokens, self._cache.total_tokens)
             self._reporter.decode(now, load)
+
+    def _end_constrained(self, record: PlannedStep, live: NDArray[np.bool_], result: StepResult) -> None:
+        """End the requests whose constraint is over, unless their token has ended them already."""
+        for row, problem in result.ends.items():
+            slot = int(record.slots[row])
+            if not live[row] or self._slots.epoch[slot] != record.epochs[row]:
+                continue
+            request = self._slots.request(slot)
+            reason = FinishReason("abort", message=problem, status_code=400, err_type="BadRequestError")
+            if problem is None:
+                stop = next(iter(self._limits.eos_token_ids), None)
+                reason = FinishReason("stop", matched=stop)
+            self._life.finish(request, reason)
+
+    def _keep_extras(self, record: PlannedStep, live: NDArray[np.bool_], result: StepResult) -> None:
+        for row, extras in result.extras.items():
+            if live[row]:
+                self._slots.request(int(record.slots[row])).extras.append(extras)
 
     def _maybe_finish(self, slot: int, token: int) -> None:
         """End the request if its newest token does: stop strings, then patterns, then stop tokens, then length."""
@@ -255,6 +334,10 @@ class Scheduler:
         for slot in slots.tolist():
             reason = FinishReason("abort", message=error, status_code=500, err_type="InternalServerError")
             self._life.finish(self._slots.request(slot), reason, keep_kv=False)
+
+    def _routing_keys(self) -> set[str]:
+        running = (self._slots.request(slot) for slot in self._slots.active.tolist())
+        return {request.routing_key for request in running if request.routing_key}
 
     def _books_balance(self) -> bool:
         """The pool is conserved, and private pages are exactly those of running requests."""

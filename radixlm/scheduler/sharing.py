@@ -42,12 +42,13 @@ class PrefixSharing:
         if not self._leaders:
             return None
         block = -(-(cached_tokens + MIN_SHARED_TOKENS) // _BLOCK_TOKENS) - 1
-        if (block + 1) * _BLOCK_TOKENS > len(request.history):
+        usable = request.reusable
+        if (block + 1) * _BLOCK_TOKENS > len(usable):
             return None
         leader = self._leaders.get((request.namespace, self._hashes(request)[block]))
         if leader is None:
             return None
-        common = min(_common_tokens(leader.history, request.history), len(request.history) - 1)
+        common = min(_common_tokens(leader.history, usable), len(usable) - 1)
         until = common // self._page_size * self._page_size
         return (leader, until) if until - cached_tokens >= MIN_SHARED_TOKENS else None
 

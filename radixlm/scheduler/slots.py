@@ -22,7 +22,8 @@ class SlotTable:
         sampled: output tokens planned, those in flight included. limit: most output tokens.
         held: pages. shared: the leading ones of them that are the prefix tree's.
         step: the last step planned with the slot. sent: output tokens given to the outbox.
-        stream, watched, ignore_eos: flags; a watched slot has stops beyond the model's own end tokens.
+        stream, watched, ignore_eos, reads: flags; a watched slot has stops beyond the model's own end tokens, one that
+            reads is read out for more than tokens.
         started, updates: SlotInit records and page table changes that the next plan has to carry.
     """
 
@@ -38,7 +39,9 @@ class SlotTable:
         self.done, self.sampled, self.limit, self.held = (np.zeros(num_slots, np.int32) for _ in range(4))
         self.step: I32 = np.full(num_slots, -1, np.int32)
         self.shared, self.sent = (np.zeros(num_slots, np.int32) for _ in range(2))
-        self.stream, self.watched, self.ignore_eos = (np.zeros(num_slots, np.bool_) for _ in range(3))
+        self.stream, self.watched, self.ignore_eos, self.reads, self.constrained = (
+            np.zeros(num_slots, np.bool_) for _ in range(5)
+        )
         self.requests: list[Request | None] = [None] * num_slots
         self.started: list[SlotInit] = []
         self.updates: list[I32] = []
@@ -55,6 +58,10 @@ class SlotTable:
             raise ValueError(f"slot {slot} is empty")
         return request
 
+    def running(self) -> list[Request]:
+        """Who is on a slot, oldest admission first."""
+        return [self.request(slot) for slot in self.active.tolist()]
+
     def open(self, request: Request, pages: I32) -> int:
         """Put a request on a free slot, with the KV of its first `pages` in place already. Returns the slot."""
         slot = self._free.pop()
@@ -69,15 +76,21 @@ class SlotTable:
         self.step[slot] = -1
         self.stream[slot], self.ignore_eos[slot] = request.stream, request.sampling.ignore_eos
         self.watched[slot] = request.own_stop_ids or request.matcher is not None
+        self.reads[slot] = request.has_readings
+        self.constrained[slot] = request.constrained
         self.held[slot], self.shared[slot] = 0, len(pages)
         self.active = np.append(self.active, np.int32(slot))
+        prompt, outputs = request.history[: request.prompt_tokens], request.history[request.prompt_tokens :]
         self.started.append(
             SlotInit(
                 slot,
                 request.sampling,
-                request.stop_ids,
-                request.history[: request.prompt_tokens] if request.sampling.penalized else empty_i32(),
-                request.history[request.prompt_tokens :],
+                () if request.constrained else request.stop_ids,  # the host's masks keep to min_new_tokens then
+                prompt if request.sampling.penalized and request.cacheable else empty_i32(),
+                outputs,
+                request.logprobs,
+                request.embeds,
+                request.second_at,
             )
         )
         self.append_pages(slot, pages)

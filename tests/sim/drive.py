@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from radixlm.cache.feed import CacheFeed
 from radixlm.cache.manager import CacheManager
 from radixlm.config.groups import ScheduleConfig
 from radixlm.protocol.messages import (
@@ -46,6 +47,7 @@ class Job:
     minimum: int = 0
     salt: str = ""
     priority: int | None = None
+    routing_key: str = ""
 
     def expected(self, limit: int) -> tuple[list[int], str]:
         """(output tokens, finish type) when it is left alone; `limit` is the output that fits."""
@@ -70,7 +72,17 @@ class Job:
         prompt = np.array(self.prompt, np.int32)
         namespace = CacheNamespace(cache_salt=self.salt)
         text = TextOptions(stop=self.stop)
-        return TokenizedGenerateReqInput(key, prompt, params, text, self.stream, 0.0, namespace, priority=self.priority)
+        return TokenizedGenerateReqInput(
+            key,
+            prompt,
+            params,
+            text,
+            self.stream,
+            0.0,
+            namespace,
+            priority=self.priority,
+            routing_key=self.routing_key,
+        )
 
 
 @dataclass
@@ -88,6 +100,7 @@ class Setup:
     policy: str = "fcfs"
     eviction: str = "lru"
     schedule: Mapping[str, Any] = field(default_factory=dict)  # further fields of ScheduleConfig
+    feed: CacheFeed | None = None
     spoil: Callable[[StepResult], StepResult] | None = None
 
     @property
@@ -116,7 +129,9 @@ class World:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.log = io.BytesIO()
-        self.cache = CacheManager(setup.num_pages, setup.page_size, radix=setup.radix, eviction=setup.eviction)
+        self.cache = CacheManager(
+            setup.num_pages, setup.page_size, radix=setup.radix, eviction=setup.eviction, feed=setup.feed
+        )
         limits = SchedulerLimits(setup.capacity, setup.context, setup.slots, VOCAB, EOS)
         config = ScheduleConfig(
             chunked_prefill_size=setup.chunk,

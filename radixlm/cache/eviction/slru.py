@@ -7,9 +7,9 @@ from radixlm.cache.radix import Node
 
 @dataclass(frozen=True)
 class SegmentedLru:
-    """A leaf is protected from `threshold` uses on; the first use is the one that computed it."""
+    """A leaf is protected from `protected_threshold` uses on; the first use is the one that computed it."""
 
-    threshold: int = 2
+    protected_threshold: int = 2
 
     def __call__(self, leaf: Node) -> tuple[bool, int]:
-        return leaf.uses >= self.threshold, leaf.last_access
+        return leaf.uses >= self.protected_threshold, leaf.last_access

@@ -16,6 +16,7 @@ STRATEGIES: Registry[type] = Registry(
         Row("lru", "radixlm.cache.eviction.lru:LeastRecentlyUsed"),
         Row("lfu", "radixlm.cache.eviction.lfu:LeastFrequentlyUsed"),
         Row("slru", "radixlm.cache.eviction.slru:SegmentedLru"),
+        Row("tlru", "radixlm.cache.eviction.tlru:TailOptimizedLru"),
         Row("priority", "radixlm.cache.eviction.priority:LeastUrgent"),
         Row("fifo", "radixlm.cache.eviction.fifo:FirstInFirstOut"),
         Row("filo", "radixlm.cache.eviction.filo:FirstInLastOut"),

@@ -24,11 +24,12 @@ class MHAPool:
     ) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
+        self.dtype = dtype
         shape = ((num_pages + 1) * page_size, kv_heads, head_dim)
         self.keys = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         self.values = [torch.empty(shape, dtype=dtype, device=device) for _ in range(num_layers)]
 
     def write(self, layer: int, index: Tensor, k: Tensor, v: Tensor) -> None:
-        """Store k and v [T, kv_heads, head_dim] of `layer` at token indices `index` (int64 [T])."""
-        self.keys[layer].index_copy_(0, index, k)
-        self.values[layer].index_copy_(0, index, v)
+        """Store k and v [T, kv_heads, head_dim] of `layer` at token indices `index` (int64 [T]), rounded to `dtype`."""
+        self.keys[layer].index_copy_(0, index, k.to(self.dtype))
+        self.values[layer].index_copy_(0, index, v.to(self.dtype))

@@ -1,7 +1,7 @@
 """What a queue policy is asked: in which order waiting requests are tried. Knows requests and the cache, no slot."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from radixlm.cache.manager import CacheManager
@@ -16,10 +16,11 @@ class PolicyFacts:
 
 
 class QueuePolicy(ABC):
-    """An order of the waiting requests."""
+    """An order of the waiting requests. `running` tells who runs now, oldest first."""
 
-    def __init__(self, cache: CacheManager) -> None:
+    def __init__(self, cache: CacheManager, running: Callable[[], Sequence[Request]]) -> None:
         self.cache = cache
+        self.running = running
 
     @classmethod
     @abstractmethod

@@ -20,7 +20,7 @@ class MatchingPolicy(QueuePolicy):
     def order(self, waiting: Sequence[Request], now: float) -> Sequence[Request]:
         if len(waiting) < 2 or len(waiting) > MOST_MATCHED_REQUESTS or not self.cache.radix:
             return waiting
-        return self.arrange(waiting, [self.cache.match(r.namespace, r.history) for r in waiting], now)
+        return self.arrange(waiting, [self.cache.match(r.namespace, r.reusable) for r in waiting], now)
 
     @abstractmethod
     def arrange(self, waiting: Sequence[Request], matches: Sequence[Match], now: float) -> Sequence[Request]:

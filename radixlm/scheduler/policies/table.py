@@ -13,5 +13,6 @@ POLICIES: Registry[type[QueuePolicy]] = Registry(
         Row("shortest-prefill-first", "radixlm.scheduler.policies.shortest_prefill:ShortestPrefillFirst"),
         Row("lof", "radixlm.scheduler.policies.lof:LongestOutputFirst"),
         Row("random", "radixlm.scheduler.policies.shuffled:Shuffled"),
+        Row("routing-key", "radixlm.scheduler.policies.routing_key:RoutingKey"),
     ],
 )

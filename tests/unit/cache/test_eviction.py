@@ -70,14 +70,54 @@ def test_a_scan_does_not_flush_what_slru_protects() -> None:
 def test_the_threshold_of_slru_is_an_option() -> None:
     orders = []
     for threshold in (2, 3):
-        cache = CacheManager(32, 1, eviction="slru", eviction_options={"threshold": threshold})
+        cache = CacheManager(32, 1, eviction="slru", eviction_options={"protected_threshold": threshold})
         for name in "AAABBCDD":
             use(cache, name)
         orders.append(dropped(cache))
     assert orders == ["CABD", "BCDA"]
 
 
-@pytest.mark.parametrize("name,options", [("lru", {"threshold": 2}), ("slru", {"size": 1}), ("slru", {"threshold": 0})])
+def conversation(cache: CacheManager, number: int, *ends: int) -> None:
+    """A conversation whose turns end after so many tokens."""
+    ids = np.arange(ends[-1], dtype=np.int32) + 1000 * number
+    for end in ends:
+        match = cache.match(HERE, ids[:end])
+        lease = cache.acquire(HERE, match)
+        missing = end - len(match.pages)
+        cache.secure(missing)
+        cache.release(lease, ids[:end], np.concatenate((match.pages, cache.take(missing))), -1)
+
+
+def cached(cache: CacheManager, number: int) -> int:
+    return len(cache.match(HERE, np.arange(500, dtype=np.int32) + 1000 * number).pages)
+
+
+def test_tlru_drops_ends_that_the_next_turn_can_afford() -> None:
+    options = {"threshold": 30, "next_prompt_estimate": 10}
+    cache = CacheManager(200, 1, eviction="tlru", eviction_options=options)
+    conversation(cache, 1, 40, 50, 60)  # 60 + 10 - 30: only the first 40 have to stay
+    conversation(cache, 2, 50, 55)  # the first 35
+    conversation(cache, 3, 20)  # nothing
+    cache.secure(cache.free_pages + 15)  # from the end of the first, which was used longest ago
+    assert [cached(cache, number) for number in (1, 2, 3)] == [45, 55, 20]
+    cache.secure(cache.free_pages + 10)
+    assert [cached(cache, number) for number in (1, 2, 3)] == [40, 50, 20]
+    cache.secure(cache.free_pages + 25)  # the third, and as nothing else may go, what was used longest ago
+    assert [cached(cache, number) for number in (1, 2, 3)] == [35, 50, 0]
+    assert cache.problems() == []
+
+
+def test_what_somebody_waits_for_is_not_the_next_to_go() -> None:
+    cache = CacheManager(32, 1)
+    for name in "ABC":
+        use(cache, name)
+    cache.touch(cache.match(HERE, PROMPTS["A"] * 10))
+    assert dropped(cache).startswith("DB")
+
+
+@pytest.mark.parametrize(
+    "name,options", [("lru", {"threshold": 2}), ("slru", {"size": 1}), ("slru", {"protected_threshold": 0})]
+)
 def test_bad_options_are_refused(name: str, options: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=name):
         CacheManager(8, 1, eviction=name, eviction_options=options)

@@ -31,7 +31,7 @@ def remember(cache: CacheManager, prompt: list[int]) -> None:
 
 def order(name: str, cache: CacheManager, waiting: list[Request], now: float = 100.0) -> list[int]:
     given = list(waiting)
-    found = POLICIES.load(name)(cache).order(waiting, now)
+    found = POLICIES.load(name)(cache, list).order(waiting, now)
     assert waiting == given and sorted(r.order for r in found) == [r.order for r in given]
     return [r.order for r in found]
 
@@ -99,6 +99,19 @@ def test_random_is_no_order_of_arrival_and_the_same_every_time(cache: CacheManag
     assert first == order("random", cache, waiting) and first != sorted(first)
     left = [r for r in waiting if r.order % 2]
     assert order("random", cache, left) == [number for number in first if number % 2]
+
+
+def test_routing_keys_that_run_go_first(cache: CacheManager) -> None:
+    def keyed(number: int, key: str) -> Request:
+        made = request(number, [9])
+        made.routing_key = key
+        return made
+
+    waiting = [keyed(1, ""), keyed(2, "a"), keyed(3, "c"), keyed(4, "b"), keyed(5, "d"), keyed(6, "a")]
+    kind = POLICIES.load("routing-key")
+    running = [keyed(10, "b"), keyed(11, "a"), keyed(12, "c"), keyed(13, "c"), keyed(14, "")]
+    assert [r.order for r in kind(cache, lambda: running).order(waiting, 0.0)] == [3, 2, 6, 4, 1, 5]
+    assert kind(cache, list).order(waiting, 0.0) == waiting
 
 
 def test_without_a_tree_policies_of_prefixes_go_by_arrival_or_refuse() -> None:

@@ -10,7 +10,7 @@ from radixlm.cache.manager import CacheManager
 from radixlm.config.groups import ScheduleConfig
 from radixlm.protocol.messages import AbortReq, BatchTokenIDOutput, TextOptions, TokenizedGenerateReqInput
 from radixlm.protocol.messages import encode as encode_message
-from radixlm.protocol.plan import HOST, NOT_FINITE, SAMPLE, StepPlan, StepResult
+from radixlm.protocol.plan import HOST, LAST, NOT_FINITE, SAMPLE, StepPlan, StepResult
 from radixlm.protocol.sampling import SamplingParams
 from radixlm.scheduler.scheduler import Scheduler, SchedulerLimits
 
@@ -79,7 +79,7 @@ def test_the_reason_of_an_end(sampling: dict[str, Any], tokens: tuple[int, ...],
 def test_no_new_tokens_means_prefill_only() -> None:
     scheduler = make()
     plan = scheduler.plan([ask(1, max_new_tokens=0)], 0.0)
-    assert plan is not None and plan.flags.tolist() == [HOST]
+    assert plan is not None and plan.flags.tolist() == [HOST | LAST]
     scheduler.commit(result(plan, -1), 0.0)
     output = scheduler.take_output()
     assert reason(output) == {"type": "length", "length": 0}
