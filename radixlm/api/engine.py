@@ -10,18 +10,29 @@ from typing import Any, TypeVar
 import msgspec
 
 from radixlm import __version__
+from radixlm.api import pooled
 from radixlm.api.runtime import Model, Runtime
 from radixlm.base import log
 from radixlm.base.errors import RequestError
 from radixlm.config.groups import Config
+from radixlm.frontend.choice import Updates
 from radixlm.observability.metrics import NullMetrics
 from radixlm.protocol import control
 from radixlm.server.answer import answer
-from radixlm.server.generation import Transcript, error_of, merged_updates
+from radixlm.server.generation import Transcript, error_of
 from radixlm.server.native import GenerateBody, expand
+from radixlm.server.pooled.encode import EncodeBody
+from radixlm.server.pooled.score import ScoreBody
+from radixlm.server.readings import Readings
 
 T = TypeVar("T")
 Answer = dict[str, Any]
+_ASKED = frozenset(
+    (
+        *("input_embeds", "return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob"),
+        "return_hidden_states",
+    )
+)
 
 
 class Engine:
@@ -69,15 +80,18 @@ class Engine:
         input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         stream: bool = False,
         rid: str | Sequence[str] | None = None,
+        **asked: Any,
     ) -> Any:
         """Continue one prompt or several.
 
-        Exactly one of `prompt` (text) and `input_ids` is given, single or as a list; `sampling_params` is one mapping
-        for all or a list. Returns what /generate answers: a dict with `text`, `output_ids` and `meta_info`, or a list
-        of them; with `stream` an iterator of such dicts with the text so far (and `index`, where there are several).
+        Exactly one of `prompt` (text), `input_ids` and `input_embeds` is given, single or as a list; `sampling_params`
+        is one mapping for all or a list. `asked`: `input_embeds`, `return_logprob`, `logprob_start_len`,
+        `top_logprobs_num`, `token_ids_logprob` and `return_hidden_states` as in /generate. Returns what /generate
+        answers: a dict with `text`, `output_ids` and `meta_info`, or a list of them; with `stream` an iterator of such
+        dicts with the text so far (and `index`, where there are several).
         Raises RequestError for a request that is refused or that the engine could not finish.
         """
-        requested = _body(prompt, sampling_params, input_ids, stream, rid)
+        requested = _body(asked, prompt, sampling_params, input_ids, stream, rid)
         if stream:
             return self._pull(self._steps(requested))
         return self._wait(self._whole(requested))
@@ -89,12 +103,70 @@ class Engine:
         input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         stream: bool = False,
         rid: str | Sequence[str] | None = None,
+        **asked: Any,
     ) -> Any:
         """`generate` for a running event loop: the result, or with `stream` an async iterator."""
-        requested = _body(prompt, sampling_params, input_ids, stream, rid)
+        requested = _body(asked, prompt, sampling_params, input_ids, stream, rid)
         if stream:
             return self._pull_async(self._steps(requested))
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._whole(requested), self._loop))
+
+    def encode(
+        self,
+        prompt: str | Sequence[str] | Sequence[Sequence[str]] | None = None,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        dimensions: int | None = None,
+        rid: str | Sequence[str] | None = None,
+        **asked: Any,
+    ) -> Any:
+        """The embedding of each prompt, or a classifier's scores of it.
+
+        Exactly one of `prompt` (a text, texts, or pairs of texts for a cross-encoder) and `input_ids` is given. Returns
+        what /encode answers: a dict with `embedding` and `meta_info`, or a list of them. RequestError as in `generate`.
+        """
+        return self._wait(self._vectors(prompt, input_ids, dimensions, rid))
+
+    async def async_encode(
+        self,
+        prompt: str | Sequence[str] | Sequence[Sequence[str]] | None = None,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        dimensions: int | None = None,
+        rid: str | Sequence[str] | None = None,
+        **asked: Any,
+    ) -> Any:
+        """`encode` for a running event loop."""
+        return await self._there(self._vectors(prompt, input_ids, dimensions, rid))
+
+    def rerank(self, prompt: Sequence[Sequence[str]]) -> Any:
+        """A cross-encoder's score of each (query, document): a list of dicts as `encode` returns them."""
+        return self.encode(prompt)
+
+    def score(
+        self,
+        query: str | Sequence[int] | None,
+        items: str | Sequence[str] | Sequence[Sequence[int]],
+        label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        apply_softmax: bool = False,
+        item_first: bool = False,
+        temperature: float = 1.0,
+    ) -> pooled.ScoreResult:
+        """How likely each label follows `query` and an item, for every item; of a classifier, what it says of them.
+
+        See /v1/score in docs/embeddings.md. RequestError as in `generate`.
+        """
+        return self._wait(self._scores(query, items, label_token_ids, apply_softmax, item_first, temperature))
+
+    async def async_score(
+        self,
+        query: str | Sequence[int] | None,
+        items: str | Sequence[str] | Sequence[Sequence[int]],
+        label_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        apply_softmax: bool = False,
+        item_first: bool = False,
+        temperature: float = 1.0,
+    ) -> pooled.ScoreResult:
+        """`score` for a running event loop."""
+        return await self._there(self._scores(query, items, label_token_ids, apply_softmax, item_first, temperature))
 
     def flush_cache(self) -> control.FlushCacheReply:
         """Forget all cached prefixes; refused while requests run."""
@@ -133,24 +205,45 @@ class Engine:
 
     # ---- in the engine's own loop
 
+    async def _vectors(self, prompt: Any, input_ids: Any, dimensions: int | None, rid: Any) -> Any:
+        body = pooled.body_of(EncodeBody, text=prompt, input_ids=input_ids, dimensions=dimensions, rid=rid)
+        return await pooled.vectors(self._runtime.manager, body, self._config.server.weight_version)
+
+    async def _scores(
+        self, query: Any, items: Any, labels: Any, apply_softmax: bool, item_first: bool, temperature: float
+    ) -> pooled.ScoreResult:
+        body = pooled.body_of(
+            ScoreBody,
+            query=query,
+            items=items,
+            label_token_ids=labels,
+            apply_softmax=apply_softmax,
+            item_first=item_first,
+            temperature=temperature,
+        )
+        return await pooled.scores(self._runtime.manager, body)
+
     async def _steps(self, requested: GenerateBody) -> AsyncGenerator[list[Answer], None]:
         """Answers so far, whenever something is new."""
         requests, several = expand(requested)
         choices = await self._runtime.manager.submit_all(requests)
         transcripts = [Transcript(index, choice) for index, choice in enumerate(choices)]
+        readings = [Readings(choice) for choice in choices]
         try:
-            async with aclosing(merged_updates(choices)) as updates:
-                async for batch in updates:
-                    shown = []
-                    for index, update in batch:
-                        transcript = transcripts[index]
-                        transcript.take(update)
-                        error = error_of(transcript.reason)
-                        if error is not None:
-                            raise error
-                        one = self._shown(transcript)
-                        shown.append({**one, "index": index} if several else one)
-                    yield shown
+            updates = Updates(choices)
+            while batch := await updates.next():
+                shown = []
+                for index, update in batch:
+                    transcript = transcripts[index]
+                    transcript.take(update)
+                    error = error_of(transcript.reason)
+                    if error is not None:
+                        raise error
+                    one = self._shown(transcript)
+                    readings[index].take(update.extras)
+                    one["meta_info"] |= readings[index].meta()
+                    shown.append({**one, "index": index} if several else one)
+                yield shown
         finally:
             for choice in choices:
                 choice.abort()
@@ -183,6 +276,9 @@ class Engine:
         finally:
             self._wait(_close(steps))
 
+    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
     async def _pull_async(self, steps: AsyncGenerator[list[Answer], None]) -> AsyncIterator[Answer]:
         def there(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
             return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
@@ -209,9 +305,15 @@ async def _close(steps: AsyncGenerator[list[Answer], None]) -> None:
     await steps.aclose()
 
 
-def _body(prompt: Any, sampling_params: Any, input_ids: Any, stream: bool, rid: Any) -> GenerateBody:
-    """The arguments as a /generate body; RequestError names the one of a wrong type."""
+def _body(
+    asked: dict[str, Any], prompt: Any, sampling_params: Any, input_ids: Any, stream: bool, rid: Any
+) -> GenerateBody:
+    """The arguments as a /generate body; RequestError names the one of a wrong type, TypeError one that is unknown."""
+    unknown = asked.keys() - _ASKED
+    if unknown:
+        raise TypeError(f"generate() has no argument {min(unknown)!r}")
     fields = {"text": prompt, "sampling_params": sampling_params, "input_ids": input_ids, "stream": stream, "rid": rid}
+    fields |= asked
     try:
         return msgspec.convert(fields, GenerateBody)
     except msgspec.ValidationError as error:

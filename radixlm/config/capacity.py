@@ -51,6 +51,8 @@ def kv_pool_tokens(
     warning when memory does not allow it. CapacityError, with what would help, when not even a short request fits.
     """
     page_size = resolved.page_size
+    if not card.kv_layers:
+        return _no_pool(resolved, weights_bytes, available_bytes)
     page_bytes = page_size * card.kv_bytes_per_token(kv_element_bytes)
     short_pages = math.ceil(min(SHORT_REQUEST_TOKENS, resolved.context_len) / page_size)
     full_pages = math.ceil(resolved.context_len / page_size)
@@ -81,6 +83,14 @@ def kv_pool_tokens(
         pages = max(math.ceil(cap_tokens / page_size), short_pages)
         reason = f"enough for {cap_tokens:,} tokens; set --mem-fraction-static or --max-total-tokens for more"
     return PoolSize(pages * page_size, pages, (pages + 1) * page_bytes, reason)
+
+
+def _no_pool(resolved: Resolved, weights_bytes: int, available_bytes: int) -> PoolSize:
+    """Pages without memory, enough for all that may run at once: nothing but their number bounds a step."""
+    if weights_bytes > available_bytes:
+        raise CapacityError(f"not enough memory: {_gib(weights_bytes)} of weights, {_gib(available_bytes)} available")
+    pages = (most_running(resolved) + 2) * math.ceil(resolved.context_len / resolved.page_size)
+    return PoolSize(pages * resolved.page_size, pages, 0, "an encoder keeps no keys and values")
 
 
 def _forced_pool(forced_tokens: int, page_size: int, page_bytes: int, fitting_pages: int, left_bytes: int) -> PoolSize:
@@ -174,6 +184,24 @@ def graph_sizes(resolved: Resolved, most_rows: int) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
+def chunk_graph_sizes(resolved: Resolved) -> tuple[int, ...]:
+    """The steps with prompt tokens to capture, in tokens, ascending; none larger than a step can be.
+
+    Up to 512 tokens padding costs next to nothing; beyond, two sizes lie at most an eighth apart.
+    """
+    if not resolved.prefill_graphs:
+        return ()
+    device = resolved.config.device
+    largest = min(known(device.cuda_graph_max_bs_prefill), most_step_tokens(resolved))
+    if device.cuda_graph_bs_prefill is not None:
+        return tuple(sorted({min(size, largest) for size in device.cuda_graph_bs_prefill}))
+    sizes, size = {largest}, 16
+    while size < largest:
+        sizes.add(size)
+        size += 16 if size < 32 else max(32, 1 << size.bit_length() - 4)
+    return tuple(sorted(sizes))
+
+
 # ---- the start-up report ------------------------------------------------------------------------------------------
 
 _REPORTED: Mapping[str, str] = MappingProxyType(
@@ -203,12 +231,14 @@ def budget_report(
     if free_bytes is None:
         free_bytes = max(available_bytes - weights_bytes - pool.bytes, 0)
     context_len, schedule = resolved.context_len, resolved.config.schedule
-    pool_line = f"KV pool: {pool.tokens:,} tokens in {pool.pages:,} pages of {resolved.page_size}"
+    size = f"{pool.tokens:,} tokens in {pool.pages:,} pages of {resolved.page_size}, {_gib(pool.bytes)}"
+    room = f"; {pool.tokens // context_len:,} such requests fit into the KV pool" if pool.bytes else ""
+    pool_line = f"KV pool: {f'{size} {resolved.kv_dtype}' if pool.bytes else 'none'} ({pool.reason})"
     lines = [
         *(_choice_line(resolved, name, label) for name, label in _REPORTED.items()),
         f"weights: {_gib(weights_bytes)}",
-        f"{pool_line}, {_gib(pool.bytes)} {resolved.kv_dtype} ({pool.reason})",
-        f"context length: {context_len:,} tokens; {pool.tokens // context_len:,} such requests fit into the KV pool",
+        pool_line,
+        f"context length: {context_len:,} tokens{room}",
     ]
     if pool.warning is not None:
         lines.append(f"warning: {pool.warning}")

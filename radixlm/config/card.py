@@ -32,8 +32,53 @@ class GenerationDefaults(msgspec.Struct, frozen=True):
     repetition_penalty: float | None = None
 
 
+PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+
+
+class PoolingCard(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model that generates nothing makes one vector of a prompt's hidden states.
+
+    `modes` under sentence-transformers' names; the results of several stand side by side. `labels` are the names of the
+    classes that a head scores; empty: the vector is an embedding. `deep_head`: a decoder's has a hidden layer.
+    `normalize`: to length 1. `sigmoid`: on every score. `matryoshka`: only the beginning of an embedding may be asked
+    for, of a length in `dimensions` if there are any.
+    """
+
+    modes: tuple[PoolingMode, ...]
+    normalize: bool = False
+    labels: tuple[str, ...] = ()
+    deep_head: bool = False
+    sigmoid: bool = False
+    matryoshka: bool = False
+    dimensions: tuple[int, ...] = ()
+
+    @property
+    def carries(self) -> bool:
+        """Whether the vector needs more of a prompt than its last chunk, so that no part may come from the cache."""
+        return self.modes != ("lasttoken",)
+
+
+class EncoderCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What an encoder has and a decoder has not: every token sees the whole prompt, which is computed in one step.
+
+    `first_position` is the position embedding of the first token. `token_types`: rows of the token type embedding; 0:
+    there is none. `pair_separated`: the second of two texts has token type 1.
+    """
+
+    layer_norm_eps: float
+    first_position: int = 0
+    token_types: int = 0
+
+    @property
+    def pair_separated(self) -> bool:
+        return self.token_types > 1
+
+
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoder-only transformer in numbers. Sizes in elements, lengths in tokens."""
+    """A transformer in numbers. Sizes in elements, lengths in tokens.
+
+    `encoder` None: a decoder. `pooling` None: it generates; otherwise a prompt gets one vector.
+    """
 
     architecture: str  # Hugging Face class name, such as "Qwen3ForCausalLM"
     model_type: str
@@ -60,7 +105,27 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     bos_token_id: int | None = None
     generation: GenerationDefaults = GenerationDefaults()
     num_parameters: int = 0  # 0 when unknown before loading
+    encoder: EncoderCard | None = None
+    pooling: PoolingCard | None = None
+
+    @property
+    def outputs(self) -> int:
+        """Elements of what a prompt gets: of a vector, or of the logits."""
+        if self.pooling is None:
+            return self.vocab_size
+        return len(self.pooling.labels) or self.hidden_size * len(self.pooling.modes)
+
+    @property
+    def kv_layers(self) -> int:
+        """Layers whose keys and values are kept."""
+        return 0 if self.encoder is not None else self.num_layers
+
+    @property
+    def layer_weights(self) -> int:
+        """Elements of a layer's matrices that one token is multiplied with."""
+        projections = 2 * self.num_heads + 2 * self.num_kv_heads
+        return self.hidden_size * (projections * self.head_dim + 3 * self.intermediate_size)
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Bytes of keys and values that one token takes in all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * element_bytes
+        return 2 * self.kv_layers * self.num_kv_heads * self.head_dim * element_bytes

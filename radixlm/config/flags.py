@@ -109,6 +109,15 @@ def string_labels(word: str) -> dict[str, str]:
     return value
 
 
+def whole_numbers(word: str) -> dict[str, int]:
+    """A JSON object whose values are integers."""
+    value = json_object(word)
+    wrong = next((key for key, item in value.items() if not isinstance(item, int) or isinstance(item, bool)), None)
+    if wrong is not None:
+        raise ValueError(f"the value of {wrong!r} must be an integer")
+    return value
+
+
 # ---- checks -----------------------------------------------------------------------------------------------------
 
 

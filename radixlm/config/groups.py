@@ -23,20 +23,26 @@ from radixlm.config.flags import (
     json_text,
     strictly_between,
     string_labels,
+    whole_numbers,
     within,
 )
+from radixlm.config.kv_events import kv_events_text
 from radixlm.config.manifest import find_row, unsupported
 from radixlm.config.parser_names import REASONING_PARSERS, TOOL_CALL_PARSERS
 
 _HIDDEN = "********"
-_POLICIES = ("fcfs", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "lof", "random")
-_EVICTIONS = ("lru", "lfu", "slru", "priority", "fifo", "filo", "mru")
+_POLICIES = ("fcfs", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "lof", "random", "routing-key")
+_EVICTIONS = ("lru", "lfu", "slru", "tlru", "priority", "fifo", "filo", "mru")
 _BUCKETS = "histogram bucket edges, in seconds"
 _TOKEN_RULE = "`default`, `custom` and the bucket edges, or `tse` MIDDLE BASE COUNT"
 
 
 def _served_name(name: str) -> str | None:
     return "may not contain ':'" if ":" in name else None
+
+
+def _one_at_most(workers: int) -> str | None:
+    return None if workers in (0, 1) else "must be 0 or 1: one makes text of more tokens than an engine has"
 
 
 def _not_empty(text: str) -> str | None:
@@ -71,6 +77,9 @@ class ModelConfig:
         "longest sequence, prompt and output together; at most the model's own",
         parse=human_int,
         check=at_least(2),
+    )
+    is_embedding: bool = flag(
+        False, "make embeddings with a causal model; encoders and classifiers need no flag: see docs/embeddings.md"
     )
     revision: str | None = flag(None, "branch, tag or commit to take from the hub")
     download_dir: str | None = flag(None, "folder for downloads from the hub")
@@ -115,6 +124,10 @@ class ServerConfig:
     enable_response_store: bool = flag(
         False, "keep responses of /v1/responses in memory, to retrieve, continue or make them in the background"
     )
+    enable_streaming_session: bool = flag(
+        False, "sessions may be opened with `streaming`: their turns follow one another without naming the last one"
+    )
+    enable_return_hidden_states: bool = flag(False, "let requests have the model's hidden states")
     enable_cache_report: bool = flag(False, "tell cached prompt tokens in usage.prompt_tokens_details")
     chat_template: str | None = flag(None, "Jinja file used in place of the model's chat template")
     reasoning_parser: str | None = flag(
@@ -134,6 +147,17 @@ class ServerConfig:
     )
     allow_auto_truncate: bool = flag(False, "cut a prompt that is too long in place of refusing it")
     weight_version: str = flag("default", "label of the loaded weights, returned in meta_info")
+    disable_ui: bool = flag(False, "do not serve the page at /ui")
+    tokenizer_worker_num: int | None = flag(
+        None,
+        "processes that tokenize prompts; 0: the server's own does; by the number of cores when unset",
+        check=within(0, 64),
+    )
+    detokenizer_worker_num: int | None = flag(
+        None,
+        "processes that turn tokens into text; 0: the server's own does; by the number of cores when unset",
+        check=_one_at_most,
+    )
     skip_server_warmup: bool = flag(False, "do not send a first request to ourselves before saying ready")
     log_level: str = flag("info", "logging level", choices=("debug", "info", "warning", "error", "critical"))
     log_level_http: str | None = flag(
@@ -177,15 +201,53 @@ class DeviceConfig:
     cuda_graph_bs_decode: tuple[int, ...] | None = flag(
         None, "the sizes of decode steps to capture, in requests", many=True, check=_sizes
     )
+    cuda_graph_backend_prefill: str | None = flag(
+        None,
+        "whether steps with prompt tokens are captured as CUDA graphs of the pieces between attentions",
+        choices=("breakable", "disabled"),
+    )
+    cuda_graph_max_bs_prefill: int | None = flag(
+        None,
+        "largest step with prompt tokens that is captured, in tokens; by the model's size when unset",
+        check=at_least(1),
+    )
+    cuda_graph_bs_prefill: tuple[int, ...] | None = flag(
+        None, "the sizes of steps with prompt tokens to capture, in tokens", many=True, check=_sizes
+    )
     disable_decode_cuda_graph: bool = flag(False, "do not capture decode steps")
+    disable_prefill_cuda_graph: bool = flag(False, "do not capture steps with prompt tokens")
     disable_cuda_graph: bool = flag(False, "capture nothing (deprecated spelling)")
     disable_cuda_graph_padding: bool = flag(
         False, "capture every size up to the largest in place of rounding up to the next captured one"
+    )
+    enable_deterministic_inference: bool = flag(
+        False, "an answer is the same bits alone and in any batch, cached or not; costs speed on CUDA"
     )
     random_seed: int | None = flag(
         None, "seed of dummy weights and of requests that bring none; drawn at start when unset", check=at_least(0)
     )
     watchdog_timeout: float = flag(300.0, "seconds without progress after which the server ends", check=at_least(1))
+
+
+@dataclass(frozen=True)
+class ConstraintConfig:
+    """What decides how answers are constrained."""
+
+    grammar_backend: str | None = flag(
+        None,
+        "what enforces structured output; the best that can enforce each grammar when unset; see docs/structured.md",
+        choices=("auto", "xgrammar", "llguidance", "outlines", "none"),
+    )
+    constrained_json_max_whitespace_cnt: int | None = flag(
+        None, "most white space characters in a row in constrained JSON; 16 when unset", check=within(1, 1000)
+    )
+    constrained_json_disable_any_whitespace: bool = flag(False, "constrained JSON has no white space")
+    constrained_json_whitespace_pattern: str | None = flag(
+        None, "regular expression of white space in constrained JSON, for llguidance and outlines", check=_not_empty
+    )
+    enable_custom_logit_processor: bool = flag(
+        False, "let requests name a registered logit processor; code in a request is never run"
+    )
 
 
 @dataclass(frozen=True)
@@ -204,6 +266,25 @@ class ScheduleConfig:
     prefill_max_requests: int | None = flag(
         None, "most requests with prompt tokens in one step; no limit when unset", check=at_least(1)
     )
+    prefill_decode_interval: int | None = flag(
+        None, "rounds of decoding between two steps with prompt tokens; none when unset", check=at_least(0)
+    )
+    min_free_slots_delay: int | None = flag(
+        None, "start waiting requests only when so many more may run; 1 when unset", check=at_least(1)
+    )
+    enable_prefill_delayer: bool = flag(False, "hold waiting requests back while others decode, to start more at once")
+    prefill_delayer_max_delay_passes: int = flag(30, "most steps that the delayer holds", check=at_least(0))
+    prefill_delayer_token_usage_low_watermark: float | None = flag(
+        None, "the delayer never holds while less than this share of the KV pool is used", check=within(0, 1)
+    )
+    prefill_delayer_queue_min_ratio: float | None = flag(
+        None,
+        "the delayer also holds while fewer wait than this share of those that run; never for that when unset",
+        check=at_least(0),
+    )
+    prefill_delayer_max_delay_ms: float | None = flag(
+        None, "milliseconds that the queue's length may hold; 5000 when unset", check=at_least(0)
+    )
     enable_priority_scheduling: bool = flag(False, "start requests of higher `priority` first; needs fcfs or lof")
     default_priority_value: int | None = flag(None, "priority of requests that bring none; the lowest when unset")
     schedule_low_priority_values_first: bool = flag(False, "smaller priority values are more urgent")
@@ -218,6 +299,11 @@ class ScheduleConfig:
         "length",
         "who gives way when memory runs out: fewest outputs first, or lowest priority first",
         choices=("length", "priority"),
+    )
+    scheduler_recv_interval: int = flag(
+        1,
+        "look for new requests every so many decode steps, and after every step with prompt tokens",
+        check=at_least(1),
     )
     disable_overlap_schedule: bool = flag(False, "run scheduling and forward strictly in turn (run-ahead depth 0)")
     decode_log_interval: int = flag(40, "decode steps between log lines and gauge updates", check=at_least(1))
@@ -241,9 +327,23 @@ class CacheConfig:
         "share of device memory (on the CPU: of available RAM) for weights plus KV pool",
         check=strictly_between(0, 1),
     )
+    kv_cache_dtype: str = flag(
+        "auto",
+        "precision of the KV pool; `auto` is that of computation",
+        choices=("auto", "bf16", "bfloat16", "float16", "float32"),
+    )
     disable_radix_cache: bool = flag(False, "turn prefix reuse off")
     radix_eviction_policy: str = flag(
         "lru", "which unused prefixes go first; see docs/scheduling.md", choices=_EVICTIONS
+    )
+    radix_eviction_policy_config: Mapping[str, int] | None = flag(
+        None, "JSON object of the eviction strategy's options", parse=whole_numbers, metavar="JSON"
+    )
+    kv_events_config: str | None = flag(
+        None,
+        "JSON object: tell subscribers what is cached; see docs/scheduling.md",
+        parse=kv_events_text,
+        metavar="JSON",
     )
 
 
@@ -270,6 +370,20 @@ class ObserveConfig:
     extra_metric_labels: Mapping[str, str] | None = flag(
         None, "JSON object of labels put on every metric", parse=string_labels, metavar="JSON"
     )
+    export_metrics_to_file: bool = flag(False, "write a JSON line with times and counts for every request that ends")
+    export_metrics_to_file_dir: str | None = flag(None, "folder for those lines, a file per hour", check=_not_empty)
+    enable_request_time_stats_logging: bool = flag(False, "log the times of every request that ends")
+    enable_trace: bool = flag(False, "send OpenTelemetry traces: a span per request and per stage")
+    trace_modules: str = flag("request", "what is traced", choices=("request",))
+    otlp_traces_endpoint: str = flag(
+        "localhost:4317", "collector of traces: host:port for gRPC, or an http:// address", check=_not_empty
+    )
+    otlp_service_name: str | None = flag(None, "service name on traces; `radixlm` when unset", check=_not_empty)
+
+    def __post_init__(self) -> None:
+        """ConfigError for settings that contradict each other."""
+        if self.export_metrics_to_file and self.export_metrics_to_file_dir is None:
+            raise ConfigError("--export-metrics-to-file needs --export-metrics-to-file-dir")
 
 
 @dataclass(frozen=True)
@@ -282,6 +396,7 @@ class Config:
     device: DeviceConfig = field(default_factory=DeviceConfig, metadata={"title": "Device"})
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig, metadata={"title": "Scheduling"})
     cache: CacheConfig = field(default_factory=CacheConfig, metadata={"title": "KV cache"})
+    constraints: ConstraintConfig = field(default_factory=ConstraintConfig, metadata={"title": "Structured output"})
     observe: ObserveConfig = field(default_factory=ObserveConfig, metadata={"title": "Metrics"})
 
     @classmethod

@@ -12,12 +12,14 @@ from typing import Any
 from radixlm.base.errors import ConfigError
 from radixlm.config.card import ModelCard
 from radixlm.config.facts import GpuFacts, HardwareFacts
-from radixlm.config.groups import Config, fields_by_name
+from radixlm.config.groups import Config, ScheduleConfig, fields_by_name
 
 Value = str | int | float | bool | None
 
 MIB = 2**20
 CPU_CHUNK_TOKENS = 512
+ENCODER_CPU_STEP_TOKENS = 2048
+ENCODER_PAGE_TOKENS = 1024  # pages of no memory: few of them, but no larger than a page may be
 CPU_PAGE_TOKENS = 16
 CPU_RUNNING_REQUESTS = 64
 CPU_MEMORY_FRACTION = 0.5
@@ -33,6 +35,9 @@ _LARGE_DEVICE_MIB = 61_440
 _GRAPH_ROWS = ((20_480, 128), (61_440, 1024))
 GRAPH_ROWS_WITHOUT_PADDING = 256
 MOST_GRAPH_ROWS = 4096
+# With more arithmetic than this in a layer, a device is busy for longer than its launches take a host.
+GRAPH_LAYER_FLOPS = 10**12
+GRAPH_TILE_TOKENS = 128
 _SMALLEST_FRACTION = 0.05
 
 
@@ -87,6 +92,11 @@ class Resolved:
         return self.config.device.cuda_graph_backend_decode == "full" and self.on_cuda
 
     @property
+    def prefill_graphs(self) -> bool:
+        """Whether steps with prompt tokens are to be captured in pieces."""
+        return self.config.device.cuda_graph_backend_prefill == "breakable" and self.on_cuda
+
+    @property
     def page_size(self) -> int:
         """Tokens per KV page."""
         return known(self.config.cache.page_size)
@@ -109,6 +119,12 @@ def resolve(config: Config, facts: HardwareFacts, card: ModelCard) -> Resolved:
 
 
 # ---- rules: each yields its decisions, and nothing when the user's value stands -----------------------------------
+
+
+def _determinism(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    if state.config.device.enable_deterministic_inference and card.encoder is not None:
+        raise ConfigError("--enable-deterministic-inference: an encoder's sums depend on the prompts of its step")
+    yield from ()
 
 
 def _device(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
@@ -172,6 +188,28 @@ def _context(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator
         )
     else:
         yield Decision("context_len", asked, "--context-length")
+
+
+def _pooling(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    """A model that pools generates nothing, and an encoder keeps no keys and values: it reads a prompt in one step."""
+    pooling, config = card.pooling, state.config
+    if pooling is None:
+        return
+    if state.on_cuda:
+        yield Decision("cuda_graph_backend_decode", "disabled", "nothing is decoded")
+    if card.encoder is None:
+        if pooling.carries:
+            reason = f"{'+'.join(pooling.modes)} pooling needs every token of a prompt"
+            yield Decision("disable_radix_cache", True, reason)
+        return
+    if config.cache.max_total_tokens is not None:
+        raise ConfigError("--max-total-tokens: an encoder has no KV pool")
+    reason = "an encoder reads a prompt in one step and keeps nothing of it"
+    yield Decision("disable_radix_cache", True, reason)
+    yield Decision("chunked_prefill_size", -1, reason)
+    yield Decision("page_size", min(state.context_len, ENCODER_PAGE_TOKENS), reason)
+    if not state.on_cuda and config.schedule.max_prefill_tokens == ScheduleConfig.max_prefill_tokens:
+        yield Decision("max_prefill_tokens", ENCODER_CPU_STEP_TOKENS, "keeps a CPU step short")
 
 
 def _page_size(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
@@ -260,6 +298,39 @@ def _most_graph_rows(gpu: GpuFacts, every_size: bool) -> Decision:
     return Decision("cuda_graph_max_bs_decode", rows, f"{memory_mib:,} MiB of device memory")
 
 
+def _prefill_graphs(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    device = state.config.device
+    backend = device.cuda_graph_backend_prefill
+    if not state.on_cuda:
+        return
+    if backend is None:
+        flags = {
+            "--disable-cuda-graph": device.disable_cuda_graph,
+            "--disable-prefill-cuda-graph": device.disable_prefill_cuda_graph,
+        }
+        off = next((flag for flag, given in flags.items() if given), None)
+        if off is None and card.pooling is not None:
+            off = "the model reads prompts only, each of them once"
+        backend = "breakable" if off is None else "disabled"
+        yield Decision("cuda_graph_backend_prefill", backend, off or "a replayed layer costs the host few launches")
+    if backend == "breakable" and device.cuda_graph_bs_prefill is not None:
+        yield Decision("cuda_graph_max_bs_prefill", max(device.cuda_graph_bs_prefill), "--cuda-graph-bs-prefill")
+    elif backend == "breakable" and device.cuda_graph_max_bs_prefill is None:
+        yield _most_graph_tokens(state, card)
+
+
+def _most_graph_tokens(state: Resolved, card: ModelCard) -> Decision:
+    schedule = state.config.schedule
+    chunk_tokens = known(schedule.chunked_prefill_size)
+    step_tokens = chunk_tokens if chunk_tokens > 0 else schedule.max_prefill_tokens
+    tokens = max(GRAPH_LAYER_FLOPS // (2 * card.layer_weights) // GRAPH_TILE_TOKENS, 1) * GRAPH_TILE_TOKENS
+    if tokens < step_tokens:
+        return Decision(
+            "cuda_graph_max_bs_prefill", tokens, "larger steps keep the device busy while they are launched"
+        )
+    return Decision("cuda_graph_max_bs_prefill", step_tokens, "the largest step")
+
+
 def _memory(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
     if state.config.cache.mem_fraction_static is not None:
         return
@@ -291,22 +362,29 @@ def _cuda_fraction(state: Resolved, gpu: GpuFacts) -> Decision:
 
 
 def _kv_dtype(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
-    yield Decision("kv_dtype", state.config.model.dtype, "that of the computation")
+    asked = state.config.cache.kv_cache_dtype
+    if asked == "auto":
+        yield Decision("kv_dtype", state.config.model.dtype, "that of the computation")
+    else:
+        yield Decision("kv_dtype", {"bf16": "bfloat16"}.get(asked, asked), f"--kv-cache-dtype {asked}")
 
 
 Rule = Callable[[Resolved, HardwareFacts, ModelCard], Iterator[Decision]]
 
 RULES: tuple[Rule, ...] = (
+    _determinism,
     _device,
     _names,
     _dtype,
     _context,
+    _pooling,
     _page_size,
     _chunk,
     _prefill_cap,
     _running,
     _run_ahead,
     _graphs,
+    _prefill_graphs,
     _memory,
     _kv_dtype,
 )

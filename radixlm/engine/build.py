@@ -11,7 +11,7 @@ import psutil
 import torch
 
 from radixlm.attention.base import AttentionBackend, AttentionFacts
-from radixlm.attention.table import BACKENDS
+from radixlm.attention.table import BACKENDS, ENCODER_BACKENDS
 from radixlm.base import log
 from radixlm.base.registry import Verdict
 from radixlm.cache.manager import CacheManager
@@ -21,6 +21,7 @@ from radixlm.config.capacity import (
     GIB,
     PoolSize,
     budget_report,
+    chunk_graph_sizes,
     graph_sizes,
     kv_pool_tokens,
     settle,
@@ -28,13 +29,16 @@ from radixlm.config.capacity import (
 from radixlm.config.card import ModelCard
 from radixlm.config.facts import GpuFacts, HardwareFacts, probe_host
 from radixlm.config.groups import Config
+from radixlm.config.kv_events import kv_events
 from radixlm.config.resolve import Resolved, known, resolve
+from radixlm.engine.grammars import GrammarRoom, grammar_room
+from radixlm.engine.kv_events import KvEventPublisher
 from radixlm.engine.trial import measure_room, null_step, run_null_step
 from radixlm.loader.source import ModelSource
-from radixlm.loader.tokenizer import load_tokenizer
+from radixlm.loader.tokenizer import Tokenizer, load_tokenizer
 from radixlm.loader.weights import LoadedModel, load_model
 from radixlm.protocol.messages import SchedulerReady
-from radixlm.runner.graphs import CaptureReport
+from radixlm.runner.capture import CaptureReport
 from radixlm.runner.rows import Rows
 from radixlm.runner.runner import Runner
 from radixlm.runner.staging import Staging
@@ -52,6 +56,8 @@ class Engine:
     runner: Runner
     run_ahead: int
     ready: SchedulerReady
+    feed: KvEventPublisher | None
+    grammars: GrammarRoom
 
 
 def probe(device: str) -> HardwareFacts:
@@ -82,17 +88,21 @@ def build(config: Config, source: ModelSource, card: ModelCard) -> Engine:
         torch.set_num_threads(facts.cores)
     available_bytes = facts.gpu.available_bytes if resolved.on_cuda and facts.gpu is not None else facts.available_bytes
     dtype = getattr(torch, resolved.config.model.dtype)
-    loaded = load_model(source, card, dtype, device, config.model.load_format, config.device.random_seed or 0)
+    loaded = load_model(
+        source, card, dtype, device, config.model.load_format, config.device.random_seed or 0,
+        config.device.enable_deterministic_inference,
+    )  # fmt: skip
     logger.info("weights loaded in %.1f s", loaded.seconds)
-    token_bytes = load_tokenizer(source, config.model.tokenizer_path).token_bytes(card.vocab_size)
-    engine = assemble(resolved, card, loaded, available_bytes, token_bytes)
+    tokenizer = load_tokenizer(source, config.model.tokenizer_path) if card.pooling is None else None
+    engine = assemble(resolved, card, loaded, available_bytes, tokenizer)
+    engine.ready.facts["scheduler_e2e_s"] = round(time.time() - psutil.Process().create_time(), 3)
     gc.collect()
     gc.freeze()  # what stands now stays: a full collection in the midst of a step would look at all of it in vain
     return engine
 
 
 def assemble(
-    resolved: Resolved, card: ModelCard, loaded: LoadedModel, available_bytes: int, token_bytes: list[bytes] | None
+    resolved: Resolved, card: ModelCard, loaded: LoadedModel, available_bytes: int, tokenizer: Tokenizer | None
 ) -> Engine:
     """Put pool, attention, rows, runner and scheduler around a loaded model; `available_bytes` was free before it."""
     device = torch.device(resolved.config.device.device)
@@ -112,13 +122,20 @@ def assemble(
     )
     resolved = settle(resolved, pool_size)
     page_size = resolved.page_size
-    pool = MHAPool(pool_size.pages, page_size, card.num_layers, card.num_kv_heads, card.head_dim, kv_dtype, device)
+    allocating = time.monotonic()
+    pool = MHAPool(pool_size.pages, page_size, card.kv_layers, card.num_kv_heads, card.head_dim, kv_dtype, device)
+    kv_cache_allocation_s = time.monotonic() - allocating
     backend = attention(pool)
     most_running = known(resolved.config.schedule.max_running_requests)
     rows = Rows(most_running, pages_per_slot, card.vocab_size, Staging(device))
     runner = Runner(loaded.model, backend, rows)
     sizes = graph_sizes(resolved, most_running)
     graphs = runner.capture(sizes) if sizes and runner.capturable else None
+    recorded = 0
+    if device.type == "cpu" and not resolved.config.device.disable_cuda_graph:
+        recorded = runner.record()
+    chunk_sizes = chunk_graph_sizes(resolved)
+    chunk_graphs = runner.capture_chunks(chunk_sizes) if chunk_sizes and runner.chunks_capturable else None
     limits = SchedulerLimits(
         capacity_tokens=min(resolved.context_len, pool_size.tokens),
         context_len=resolved.context_len,
@@ -127,22 +144,32 @@ def assemble(
         eos_token_ids=card.eos_token_ids,
         decode_graphs=graphs is not None,
     )
+    events = kv_events(resolved.config.cache.kv_events_config)
+    feed = None if events is None else KvEventPublisher(events, page_size)
     cache = CacheManager(
         pool_size.pages,
         page_size,
         radix=not resolved.config.cache.disable_radix_cache,
         eviction=resolved.config.cache.radix_eviction_policy,
+        eviction_options=resolved.config.cache.radix_eviction_policy_config,
+        feed=feed,
     )
+    token_bytes = tokenizer.token_bytes(card.vocab_size) if tokenizer is not None else None
     scheduler = Scheduler(resolved.config.schedule, cache, limits, token_bytes)
-    warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner)
+    warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner, card)
     report = budget_report(resolved, pool_size, loaded.weights_bytes, available_bytes, _free_bytes(device))
     report.insert(-1, f"attention: {backend.name} ({_explain(verdicts)})")
+    if recorded:
+        report.insert(-1, f"recorded steps: up to {recorded} tokens run as one native call")
     if room is not None:
-        measured = f"page tables and largest step: {room.step_bytes / GIB:.2f} GiB, decode graphs: "
+        measured = f"page tables and largest step: {room.step_bytes / GIB:.2f} GiB, graphs: "
         report.insert(-1, f"{measured}{room.graphs_bytes / GIB:.2f} GiB, as measured before the pool was sized")
         report.insert(-1, f"decode graphs: {_graphs_line(resolved, backend, graphs)}")
+        report.insert(-1, f"prefill graphs: {_chunk_graphs_line(resolved, backend, chunk_graphs)}")
     ready = _ready(resolved, pool_size, limits, report, loaded, backend.name, warm_up_s, graphs)
-    return Engine(scheduler, runner, resolved.run_ahead, ready)
+    ready.facts["kv_cache_allocation_s"] = round(kv_cache_allocation_s, 3)
+    ready.facts["startup_available_bytes"] = _free_bytes(device)
+    return Engine(scheduler, runner, resolved.run_ahead, ready, feed, grammar_room(resolved.config, card, tokenizer))
 
 
 def _graphs_line(resolved: Resolved, backend: AttentionBackend, graphs: CaptureReport | None) -> str:
@@ -152,6 +179,16 @@ def _graphs_line(resolved: Resolved, backend: AttentionBackend, graphs: CaptureR
     decision = resolved.decision("cuda_graph_backend_decode")
     if not backend.capturable:
         return f"none ({backend.name} cannot be captured)"
+    return f"none ({decision.reason if decision is not None else 'as asked'})"
+
+
+def _chunk_graphs_line(resolved: Resolved, backend: AttentionBackend, graphs: CaptureReport | None) -> str:
+    if graphs is not None:
+        sizes = graphs.sizes
+        return f"{len(sizes)} sizes up to {sizes[-1]} tokens, {graphs.seconds:.1f} s, {graphs.bytes / GIB:.2f} GiB"
+    decision = resolved.decision("cuda_graph_backend_prefill")
+    if decision is not None and decision.value == "breakable":
+        return f"none (not with {backend.name} and this model)"
     return f"none ({decision.reason if decision is not None else 'as asked'})"
 
 
@@ -165,8 +202,11 @@ def _attention(resolved: Resolved, card: ModelCard) -> tuple[Callable[[MHAPool],
         num_kv_heads=card.num_kv_heads,
         head_dim=card.head_dim,
         sliding_window=card.sliding_window,
+        invariant=resolved.config.device.enable_deterministic_inference,
+        kv_dtype=getattr(torch, resolved.kv_dtype),
     )
-    backend, verdicts = BACKENDS.choose(resolved.config.device.attention_backend, lambda kind: kind.why_not(facts))
+    backends = BACKENDS if card.encoder is None else ENCODER_BACKENDS
+    backend, verdicts = backends.choose(resolved.config.device.attention_backend, lambda kind: kind.why_not(facts))
     return partial(backend, facts), verdicts
 
 
@@ -175,11 +215,12 @@ def _explain(verdicts: list[Verdict]) -> str:
     return "; ".join(against) if against else "the best that fits"
 
 
-def _warm_up(runner: Runner) -> float:
+def _warm_up(runner: Runner, card: ModelCard) -> float:
     """A chunk and a decode step through the whole path, so that the first request pays for nothing; seconds taken."""
     began = time.monotonic()
-    run_null_step(runner, null_step([1], 0))
-    run_null_step(runner, null_step([1], 1))
+    run_null_step(runner, null_step([1], 0, pools=card.pooling is not None))
+    if card.pooling is None:
+        run_null_step(runner, null_step([1], 1))
     return time.monotonic() - began
 
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 STDIN = 0
 
@@ -18,11 +18,18 @@ STDIN = 0
 class Child:
     """One child process, `name` being its role in messages to people."""
 
-    def __init__(self, name: str, module: str, spec: bytes, env: Mapping[str, str] | None = None) -> None:
-        """Start `python -m module` and hand it `spec`, which must be one line."""
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        spec: bytes,
+        env: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        """Start `python -m module arguments` and hand it `spec`, which must be one line."""
         self.name = name
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             env={**os.environ, **(env or {})},
             start_new_session=True,  # a Ctrl-C at the terminal is for the parent, which drains first

@@ -4,23 +4,34 @@ import os
 from collections.abc import Callable
 
 import msgspec
+from torch import Tensor
 
 from radixlm.base.errors import RequestError
+from radixlm.engine.profiler import StepProfiler
 from radixlm.protocol import control
 from radixlm.protocol.messages import ControlReply, ControlReq
 from radixlm.scheduler.scheduler import Scheduler
+
+EMPTY_MAP = b"\x80"  # in msgpack
 
 
 class Controls:
     """Answers control requests between two steps of the loop."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, profiler: StepProfiler, weight: Callable[[str], Tensor | None]) -> None:
+        """`weight` gives a weight by its checkpoint name, None for a name that the model does not have."""
         self._scheduler = scheduler
+        self._profiler = profiler
+        self._weight = weight
         self._handlers: dict[str, Callable[[msgspec.Struct, float], msgspec.Struct]] = {
             "flush_cache": self._flush_cache,
             "pause_generation": self._pause_generation,
             "continue_generation": self._continue_generation,
             "internal_state": self._internal_state,
+            "start_profile": self._start_profile,
+            "stop_profile": self._stop_profile,
+            "get_weights_by_name": self._get_weights_by_name,
+            "tree": self._tree,
         }
 
     def answer(self, request: ControlReq, now: float) -> ControlReply:
@@ -30,7 +41,7 @@ class Controls:
         if verb is None or handler is None:
             return ControlReply(request.call, error=f"unknown control verb {request.verb!r}", status=404)
         try:
-            body = msgspec.msgpack.decode(request.body, type=verb.request) if request.body else verb.request()
+            body = msgspec.msgpack.decode(request.body or EMPTY_MAP, type=verb.request)
             return ControlReply(request.call, msgspec.msgpack.encode(handler(body, now)))
         except RequestError as error:
             return ControlReply(request.call, error=error.message, status=error.status)
@@ -50,7 +61,26 @@ class Controls:
         self._scheduler.resume()
         return control.DoneReply("Generation continued successfully.")
 
+    def _start_profile(self, request: msgspec.Struct, now: float) -> msgspec.Struct:
+        assert isinstance(request, control.StartProfileReq)
+        return control.TraceReply(str(self._profiler.start(request)))
+
+    def _stop_profile(self, _: msgspec.Struct, now: float) -> msgspec.Struct:
+        return control.TraceReply(str(self._profiler.stop()))
+
+    def _get_weights_by_name(self, request: msgspec.Struct, now: float) -> msgspec.Struct:
+        assert isinstance(request, control.WeightReq)
+        weight = self._weight(request.name)
+        if weight is None:
+            raise RequestError("Get parameter by name failed", "name")
+        return control.WeightReply(weight[: request.truncate_size].float().cpu().tolist())
+
+    def _tree(self, request: msgspec.Struct, now: float) -> msgspec.Struct:
+        assert isinstance(request, control.TreeReq)
+        return self._scheduler.tree(request.most, request.head_tokens)
+
     def _internal_state(self, _: msgspec.Struct, now: float) -> msgspec.Struct:
         stats = msgspec.to_builtins(self._scheduler.stats(now))
-        stats.pop("type", None)
+        for name in ("type", "stage_s_total", "passes_total"):
+            stats.pop(name, None)
         return control.InternalStateReply({**stats, "pid": os.getpid()})

@@ -36,7 +36,11 @@ def main() -> int:
         engine = build(config, spec.source, spec.card)
         logger.info("engine ready in %.1f s", time.monotonic() - began)
         emit(engine.ready)
-        Loop(engine.scheduler, engine.runner, Receiver(spec.addresses.scheduler), emit, engine.run_ahead).run()
+        inbox, interval = Receiver(spec.addresses.scheduler), config.schedule.scheduler_recv_interval
+        Loop(engine.scheduler, engine.runner, inbox, emit, engine.run_ahead, interval, engine.grammars).run()
+        engine.grammars.close()
+        if engine.feed is not None:
+            engine.feed.close()
     except RadixError as error:
         to_front.send(FatalError(str(error)))
         return _leave(1, to_front)

@@ -161,14 +161,16 @@ def measure(driver: Driver, batch: int, options: argparse.Namespace, first_key: 
     return row
 
 
-def device_profile(driver: Driver, batch: int, context_tokens: int, first_key: int) -> dict[str, Any]:
+def device_profile(
+    driver: Driver, batch: int, context_tokens: int, first_key: int, traces: Path | None
+) -> dict[str, Any]:
     """How busy the device is at this batch size, and with what. Makes every later launch slower: measure first."""
     lasts = SLACK_STEPS + SETTLE_STEPS + PROFILED_STEPS
     params = SamplingParams(temperature=0.0, max_new_tokens=lasts, ignore_eos=True)
     keys = driver.fill(batch, context_tokens, first_key, params)
     for _ in range(SETTLE_STEPS):
         driver.turn()
-    found = _profiled(driver)
+    found = _profiled(driver, None if traces is None else traces / f"decode-{batch}.json.gz")
     driver.clear(keys)
     return found
 
@@ -185,13 +187,16 @@ def _host_profile(what: str) -> Iterator[None]:
     print(f"--- {what}\n{text.getvalue()}", flush=True)
 
 
-def _profiled(driver: Driver) -> dict[str, Any]:
-    """The device's busy share over some steps, and the kernels that took most of it."""
+def _profiled(driver: Driver, path: Path | None) -> dict[str, Any]:
+    """The device's busy share over some steps, and the kernels that took most of it; the trace goes to `path`."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
         for _ in range(PROFILED_STEPS):
             driver.turn()
         torch.cuda.synchronize()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trace.export_chrome_trace(str(path))
     events = [event for event in trace.events() if event.device_type.name == "CUDA"]
     spans = sorted((event.time_range.start, event.time_range.end) for event in events)
     spans = spans[len(spans) // 4 :]  # the profiler's own start shows in the first steps
@@ -227,6 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--context", type=int, default=PROMPT_TOKENS, help="prompt tokens of each request")
     parser.add_argument("--prefill", type=int, nargs="*", default=[], help="prompt lengths to time by themselves")
     parser.add_argument("--profile", action="store_true", help="say how busy the device was, and with which kernels")
+    parser.add_argument("--trace", type=Path, help=f"folder for traces of {PROFILED_STEPS} steps; with --profile")
     parser.add_argument("--host-profile", action="store_true", help="print where Python spends a step at each size")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)
@@ -244,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             first_key += batch
             print(rows[-1], flush=True)
         for row in rows if options.profile else ():
-            row |= device_profile(driver, row["batch"], options.context, first_key)
+            row |= device_profile(driver, row["batch"], options.context, first_key, options.trace)
             first_key += row["batch"]
             print({name: value for name, value in row.items() if name != "kernels"}, flush=True)
     except RadixError as error:

@@ -9,13 +9,14 @@ import torch
 from radixlm.attention.base import AttentionBackend
 from radixlm.base.errors import CapacityError, RadixError
 from radixlm.cache.pools.mha import MHAPool
-from radixlm.config.capacity import GIB, graph_sizes, most_running, most_step_tokens
+from radixlm.config.capacity import GIB, chunk_graph_sizes, graph_sizes, most_running, most_step_tokens
 from radixlm.config.card import ModelCard
 from radixlm.config.resolve import Resolved
-from radixlm.models.decoder import Decoder
+from radixlm.models.base import Model
 from radixlm.protocol.arrays import I32, empty_i32
-from radixlm.protocol.plan import HOST, SAMPLE, SlotInit, StepPlan
+from radixlm.protocol.plan import HOST, LAST, SAMPLE, SlotInit, StepPlan
 from radixlm.protocol.sampling import SamplingParams
+from radixlm.runner.capture import CaptureReport
 from radixlm.runner.rows import Rows
 from radixlm.runner.runner import Runner
 from radixlm.runner.sampler import LOGITS_ROWS
@@ -24,15 +25,19 @@ from radixlm.runner.staging import Staging
 MARGIN_BYTES = (
     512 << 20
 )  # for kernels not loaded yet, requests' penalties and biases, and what the device's other users do
+TRIED_SIZES = 3  # so many sizes of graphs are captured to know what all will take
 GREEDY = SamplingParams(temperature=0.0)
 NUCLEUS = SamplingParams(temperature=0.7, top_p=0.9)
 
 
-def null_step(counts: Sequence[int], decode_rows: int, params: SamplingParams = GREEDY) -> StepPlan:
-    """A first step of rows with `counts` tokens on slots 0, 1 ..., all sampled; page tables are left as they are."""
+def null_step(
+    counts: Sequence[int], decode_rows: int, params: SamplingParams = GREEDY, pools: bool = False
+) -> StepPlan:
+    """A first step of rows with `counts` tokens on slots 0, 1 ..., all sampled, or pooled where the model pools; page
+    tables are left as they are."""
     rows = len(counts)
     zeros: I32 = np.zeros(rows, np.int32)
-    flags: I32 = np.full(rows, SAMPLE | HOST, np.int32)
+    flags: I32 = np.full(rows, (LAST if pools else SAMPLE) | HOST, np.int32)
     flags[:decode_rows] = SAMPLE
     return StepPlan(
         step=0,
@@ -58,7 +63,7 @@ def run_null_step(runner: Runner, plan: StepPlan) -> None:
 @dataclass(frozen=True)
 class Room:
     """What the KV pool may take (`bytes`), and what was measured to be needed beside it: page tables and the largest
-    step (`step_bytes`), and all decode graphs (`graphs_bytes`)."""
+    step (`step_bytes`), and all graphs (`graphs_bytes`)."""
 
     bytes: int
     step_bytes: int
@@ -68,7 +73,7 @@ class Room:
 def measure_room(
     resolved: Resolved,
     card: ModelCard,
-    model: Decoder,
+    model: Model,
     attention: Callable[[MHAPool], AttentionBackend],
     kv_dtype: torch.dtype,
     pages_per_slot: int,
@@ -98,7 +103,7 @@ def measure_room(
 def _measure(
     resolved: Resolved,
     card: ModelCard,
-    model: Decoder,
+    model: Model,
     attention: Callable[[MHAPool], AttentionBackend],
     kv_dtype: torch.dtype,
     pages_per_slot: int,
@@ -107,34 +112,37 @@ def _measure(
     """(step_bytes, graphs_bytes) of `Room`. All that it makes is gone when it returns."""
     free_bytes, _ = torch.cuda.mem_get_info()
     device = torch.device("cuda")
-    pool = MHAPool(1, resolved.page_size, card.num_layers, card.num_kv_heads, card.head_dim, kv_dtype, device)
+    pool = MHAPool(1, resolved.page_size, card.kv_layers, card.num_kv_heads, card.head_dim, kv_dtype, device)
     rows = Rows(most_running(resolved), pages_per_slot, card.vocab_size, Staging(device))
     runner = Runner(model, attention(pool), rows)
-    _run_largest(runner, resolved, tokens)
+    _run_largest(runner, resolved, tokens, card.pooling is not None)
     step_bytes = free_bytes - torch.cuda.mem_get_info()[0]  # the allocator still holds what the steps have used
-    return step_bytes, _graphs_bytes(runner, graph_sizes(resolved, most_running(resolved)))
+    graphs_bytes = 0
+    if runner.capturable:
+        graphs_bytes += _graphs_bytes(runner.capture, graph_sizes(resolved, most_running(resolved)))
+    if runner.chunks_capturable:
+        graphs_bytes += _graphs_bytes(runner.capture_chunks, chunk_graph_sizes(resolved))
+    return step_bytes, graphs_bytes
 
 
-def _run_largest(runner: Runner, resolved: Resolved, tokens: int) -> None:
+def _run_largest(runner: Runner, resolved: Resolved, tokens: int, pools: bool) -> None:
     """The largest prefill step, of many short prompts and of a long one. OutOfMemoryError when it does not fit."""
     sampled = min(LOGITS_ROWS, most_running(resolved), tokens)
-    many = [tokens // sampled] * sampled
+    many = [min(tokens // sampled, resolved.context_len)] * sampled
     many[0] = min(many[0] + tokens % sampled, resolved.context_len)
     for counts in (many, [min(tokens, resolved.context_len)]):
-        result = runner.retire(runner.launch(null_step(counts, 0, NUCLEUS)))
+        result = runner.retire(runner.launch(null_step(counts, 0, NUCLEUS, pools)))
         if result.error is not None and result.error.startswith("OutOfMemoryError"):
             raise torch.OutOfMemoryError(result.error)
         if result.error is not None:
             raise RadixError(f"the model does not run: {result.error}")
 
 
-def _graphs_bytes(runner: Runner, sizes: Sequence[int]) -> int:
-    """What graphs of all `sizes` will take: the largest, and for each other the mean of a few."""
-    if not sizes or not runner.capturable:
+def _graphs_bytes(capture: Callable[[Sequence[int]], CaptureReport], sizes: Sequence[int]) -> int:
+    """What graphs of all `sizes` will take: the largest, and for each other the mean of a few, in the same memory."""
+    if not sizes:
         return 0
-    largest_bytes = runner.capture(sizes[-1:]).bytes
-    some = sorted({*sizes[:: max(len(sizes) // 4, 1)], sizes[-1]})
-    if len(some) == 1:
-        return largest_bytes
-    each_bytes = max(runner.capture(some).bytes - largest_bytes, 0) // (len(some) - 1)
-    return largest_bytes + each_bytes * (len(sizes) - 1)
+    *others, largest = sizes
+    largest_bytes = capture([largest]).bytes
+    some = others[:: max(len(others) // TRIED_SIZES, 1)]
+    return largest_bytes + (capture(some).bytes * len(others) // len(some) if some else 0)

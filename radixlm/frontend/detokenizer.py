@@ -38,4 +38,6 @@ class Detokenizer:
             at += count
         for key in reasons:
             self._live.pop(key, None)
-        return BatchStrOutput(batch.keys, batch.counts, batch.tokens, texts, batch.started, batch.finished)
+        return BatchStrOutput(
+            batch.keys, batch.counts, batch.tokens, texts, batch.started, batch.finished, batch.extras
+        )

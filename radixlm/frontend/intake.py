@@ -1,54 +1,60 @@
 """From a request as it came to one that the scheduler can run: tokens, parameters, lengths. Keeps no request."""
 
-import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from radixlm.base.errors import RequestError
 from radixlm.config.card import ModelCard
-from radixlm.frontend import checks, validate
+from radixlm.frontend import checks, readings, validate
 from radixlm.frontend.choice import ChoiceRequest
-from radixlm.frontend.lengths import Limits, fit
-from radixlm.loader.tokenizer import Tokenizer
+from radixlm.frontend.constraints import grammar_of
+from radixlm.frontend.lengths import Limits, fit, fit_alone
+from radixlm.frontend.prompts import Prompts
+from radixlm.frontend.task import refuse_other_task
+from radixlm.protocol.arrays import I32
+from radixlm.protocol.extras import LogprobOptions
+from radixlm.protocol.grammar import GrammarSpec
 from radixlm.protocol.messages import TextOptions
 from radixlm.protocol.sampling import SamplingParams
-
-_INLINE_CHARS = 4096  # about 2 ms of tokenizing; more than that goes to a thread
-
-
-class Encoder(Protocol):
-    """What makes token ids (loader.tokenizer.Tokenizer)."""
-
-    @property
-    def bos_token_id(self) -> int | None: ...
-    def encode(self, text: str, add_special_tokens: bool = ...) -> list[int]: ...
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request that may run. `truncated_tokens` were taken off the prompt's end.
+    """A request that may run. `prompt_ids` int32 [n]; `truncated_tokens` were taken off the prompt's end.
 
-    `stream_interval` None leaves it to the server how many tokens a message of a stream has.
+    `stream_interval` None leaves it to the server how many tokens a message of a stream has. `logprobs`,
+    `hidden_start` and `grammar` as in TokenizedGenerateReqInput.
     """
 
-    prompt_ids: list[int]
+    prompt_ids: I32
     sampling: SamplingParams
     text: TextOptions
     truncated_tokens: int
     stream_interval: int | None = None
+    logprobs: LogprobOptions | None = None
+    hidden_start: int | None = None
+    grammar: GrammarSpec | None = None
 
 
 class Intake:
-    """Checks and tokenizes. `tokenizer` None: prompts come as ids, and nothing that needs text is served."""
+    """Checks and tokenizes. `prompts` None: prompts come as ids, and nothing that needs text is served."""
 
-    def __init__(self, card: ModelCard, tokenizer: Tokenizer | None, random_seed: int | None = None) -> None:
-        """`random_seed` makes the seeds of requests that bring none repeatable, in order of arrival."""
+    def __init__(
+        self,
+        card: ModelCard,
+        prompts: Prompts | None,
+        random_seed: int | None = None,
+        hidden_states: bool = False,
+    ) -> None:
+        """`random_seed` makes the seeds of requests that bring none repeatable, in order of arrival; `hidden_states`:
+        whether requests may ask for them."""
+        self._hidden_states = hidden_states
         self._card = card
-        self._tokenizer = tokenizer
+        self._encoding = prompts
         self._draw = random.Random(random_seed)
 
     async def prepare(self, requests: Sequence[ChoiceRequest], limits: Limits) -> list[Prepared]:
@@ -61,11 +67,14 @@ class Intake:
         ]
 
     def _parse(self, request: ChoiceRequest) -> validate.Sampling:
-        if (request.text is None) == (request.input_ids is None):
-            raise RequestError("Exactly one of text and input_ids must be given.", "text")
+        given = (request.text, request.input_ids, request.input_embeds)
+        if sum(prompt is not None for prompt in given) != 1:
+            raise RequestError("Exactly one of text, input_ids and input_embeds must be given.", "text")
+        refuse_other_task(self._card, request.pooled)
+        readings.check(request, self._card, self._hidden_states)
         defaults = self._card.generation if request.apply_generation_defaults else None
         sampling = validate.parse(request.sampling_params, self._card.vocab_size, defaults, self._draw)
-        if self._tokenizer is None:
+        if self._encoding is None:
             self._refuse_text(request, sampling.params)
         return sampling
 
@@ -80,52 +89,58 @@ class Intake:
             if value:
                 raise RequestError(f"{field} needs a tokenizer, and this server runs without one", field)
 
-    async def _prompts(self, requests: Sequence[ChoiceRequest]) -> list[list[int]]:
+    async def _prompts(self, requests: Sequence[ChoiceRequest]) -> list[I32]:
         vocab_size = self._card.vocab_size
         prompts = [
-            [] if request.input_ids is None else checks.token_ids("input_ids", request.input_ids, vocab_size)
+            np.zeros(0 if request.input_embeds is None else len(request.input_embeds), np.int32)
+            if request.input_ids is None
+            else np.array(checks.token_ids("input_ids", request.input_ids, vocab_size), np.int32)
             for request in requests
         ]
-        texts = [(index, request) for index, request in enumerate(requests) if request.text is not None]
-        if sum(len(request.text or "") for _, request in texts) > _INLINE_CHARS:
-            encoded = await asyncio.to_thread(self._encode, [request for _, request in texts])
-        else:
-            encoded = self._encode([request for _, request in texts])
-        for (index, _), ids in zip(texts, encoded, strict=True):
-            prompts[index] = ids
+        places = [place for place, request in enumerate(requests) if request.text is not None]
+        if places and self._encoding is not None:
+            texts = [requests[place].text or "" for place in places]
+            encoded = await self._encoding.encode(texts, [requests[place].add_special_tokens for place in places])
+            for place, ids in zip(places, encoded, strict=True):
+                prompts[place] = ids
         return prompts
 
-    def _encode(self, requests: Sequence[ChoiceRequest]) -> list[list[int]]:
-        return [self._encode_one(request) for request in requests]
-
-    def _encode_one(self, request: ChoiceRequest) -> list[int]:
-        assert self._tokenizer is not None and request.text is not None
-        return encode(self._tokenizer, request.text, request.add_special_tokens)
+    def fail(self, message: str) -> None:
+        """Nothing can be tokenized any more: requests being prepared are refused with `message`."""
+        if self._encoding is not None:
+            self._encoding.fail(message)
 
 
-def encode(tokenizer: Encoder, text: str, add_special_tokens: bool) -> list[int]:
-    """The token ids of a prompt. RequestError when `text` cannot be encoded.
-
-    `add_special_tokens` adds BOS where the tokenizer does; a text that brings its own does not get a second one.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise RequestError(f"text is not valid Unicode: {error.reason}", "text") from error
-    ids = tokenizer.encode(text, add_special_tokens)
-    bos = tokenizer.bos_token_id
-    return ids[1:] if add_special_tokens and ids[:2] == [bos, bos] else ids
-
-
-def _fitted(request: ChoiceRequest, sampling: validate.Sampling, ids: list[int], limits: Limits) -> Prepared:
-    if request.input_ids is not None and not ids:
+def _fitted(request: ChoiceRequest, sampling: validate.Sampling, ids: I32, limits: Limits) -> Prepared:
+    if request.input_ids is not None and not len(ids):
         raise RequestError("input_ids cannot be empty.", "input_ids")
     field = "text" if request.input_ids is None else "input_ids"
-    lengths = fit(len(ids), sampling.max_new_tokens, sampling.max_new_tokens_given, limits, field)
+    if request.pooled:
+        lengths = fit_alone(len(ids), limits, field)
+    else:
+        lengths = fit(len(ids), sampling.max_new_tokens, sampling.max_new_tokens_given, limits, field)
     params = msgspec.structs.replace(
         sampling.params,
         max_new_tokens=lengths.max_new_tokens,
         min_new_tokens=min(sampling.params.min_new_tokens, lengths.max_new_tokens),
     )
     cut = len(ids) - lengths.prompt_tokens
-    return Prepared(ids[: lengths.prompt_tokens], params, sampling.text, cut, sampling.stream_interval)
+    return Prepared(
+        _cut(request, ids, lengths.prompt_tokens),
+        params,
+        sampling.text,
+        cut,
+        sampling.stream_interval,
+        readings.logprobs_of(request, lengths.prompt_tokens),
+        readings.hidden_start_of(request, lengths.prompt_tokens),
+        grammar_of(request, sampling.constraint, sampling.custom_params),
+    )
+
+
+def _cut(request: ChoiceRequest, ids: I32, most: int) -> I32:
+    """The first `most` of `ids`; a text that is pooled keeps its last token, which its tokenizer has put there."""
+    if len(ids) <= most:
+        return ids
+    if request.pooled and request.text is not None and most > 1:
+        return np.concatenate((ids[: most - 1], ids[-1:]))
+    return ids[:most]

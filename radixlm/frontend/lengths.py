@@ -57,6 +57,22 @@ def fit(prompt_tokens: int, max_new_tokens: int | None, given: bool, limits: Lim
     return Fit(prompt_tokens, room if max_new_tokens is None else min(max_new_tokens, room))
 
 
+def fit_alone(prompt_tokens: int, limits: Limits, field: str) -> Fit:
+    """`fit` for a prompt that gets no output: it may take all there is."""
+    if prompt_tokens < 1:
+        raise RequestError("The prompt is empty: at least one token is needed.", field)
+    if limits.allow_auto_truncate:
+        return Fit(min(prompt_tokens, limits.total_tokens), 0)
+    if prompt_tokens > limits.total_tokens:
+        raise RequestError(
+            f"The input ({prompt_tokens} tokens) is longer than the {limits.total_tokens} tokens that the model's "
+            "context or the server's memory holds of one request.",
+            field,
+            code=CODE,
+        )
+    return Fit(prompt_tokens, 0)
+
+
 def _refuse_long_prompt(prompt_tokens: int, limits: Limits, field: str) -> None:
     if prompt_tokens >= limits.context_len:
         raise RequestError(

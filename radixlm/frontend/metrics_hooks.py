@@ -15,7 +15,7 @@ class MetricsHooks(Protocol):
         """Its first tokens came, `seconds` after its arrival."""
 
     def inter_token(self, seconds: float, tokens: int) -> None:
-        """`tokens` more came, `seconds` after the ones before."""
+        """`tokens` more came, of one request or several, each `seconds` / `tokens` after the one before it."""
 
     def finished(
         self,

@@ -8,13 +8,12 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
-import numpy as np
 
 from radixlm.base import log
 from radixlm.base.errors import RadixError, RequestError
@@ -24,7 +23,10 @@ from radixlm.frontend.detokenizer import Detokenizer
 from radixlm.frontend.intake import Intake, Prepared
 from radixlm.frontend.lengths import Limits
 from radixlm.frontend.metrics_hooks import MetricsHooks
+from radixlm.frontend.prompts import LocalPrompts, Prompts
+from radixlm.frontend.records import record_of
 from radixlm.loader.tokenizer import Tokenizer
+from radixlm.observability.record import RecordSink, RequestRecord
 from radixlm.protocol import control
 from radixlm.protocol.messages import (
     AbortReq,
@@ -43,6 +45,7 @@ from radixlm.protocol.messages import (
 from radixlm.protocol.wire import Link
 
 _log = log.get(__name__)
+Output = BatchTokenIDOutput | BatchStrOutput
 _ABORT_AGAIN_S = 1.0
 _ABORTED = FinishReason("abort", message="Aborted")
 
@@ -59,15 +62,17 @@ class TokenizerManagerConfig:
     max_queued_requests: int | None = None
     stream_interval: int = 1
     random_seed: int | None = None
+    enable_return_hidden_states: bool = False
     control_timeout_s: float = 120.0
     heartbeat_timeout_s: float = 20.0
 
 
 @dataclass
 class _Live:
-    """A request the scheduler has. `last_at` is when tokens last came, Unix seconds."""
+    """A request the scheduler has. `sent_at` and `last_at` (when tokens last came) in Unix seconds."""
 
     choice: Choice
+    sent_at: float
     tokens: int = 0
     first_s: float | None = None
     last_at: float = 0.0
@@ -116,8 +121,12 @@ class TokenizerManager:
         detokenizer: Detokenizer | None,
         metrics: MetricsHooks,
         now: Callable[[], float] = time.time,
+        on_ended: RecordSink | None = None,
+        prompts: Prompts | None = None,
     ) -> None:
-        """`detokenizer` works in this process; None when it is one of its own, or when only ids are served."""
+        """`detokenizer` works in this process; None when it is one of its own, or when only ids are served. `prompts`
+        tokenizes; None: the tokenizer does, in this process. `on_ended` is given the record of every request that ends.
+        """
         self.card = card
         self.tokenizer = tokenizer
         self.ready: SchedulerReady | None = None
@@ -131,7 +140,9 @@ class TokenizerManager:
         self._detokenizer = detokenizer
         self._metrics = metrics
         self._now = now
-        self._intake = Intake(card, tokenizer, config.random_seed)
+        self._on_ended = on_ended
+        encoding = LocalPrompts(tokenizer) if prompts is None and tokenizer is not None else prompts
+        self._intake = Intake(card, encoding, config.random_seed, config.enable_return_hidden_states)
         self._keys = itertools.count(1)
         self._requests = _Requests()
         self._calls = itertools.count(1)
@@ -204,24 +215,32 @@ class TokenizerManager:
     def _start(self, rid: str, key: int, request: ChoiceRequest, prepared: Prepared, created: float) -> Choice:
         choice = Choice(rid, key, prepared.prompt_ids, request.stream, created, self.abort_key)
         choice.truncated_tokens = prepared.truncated_tokens
+        choice.logprobs = prepared.logprobs
+        choice.trace_parent = request.trace_parent
         choice.interval = prepared.stream_interval or self._config.stream_interval
         if prepared.truncated_tokens:
             _log.warning("request %s: %d tokens were cut off its prompt", rid, prepared.truncated_tokens)
         self._metrics.received(request.stream)
         if key in self._requests.stopping:  # aborted while it was being prepared
-            self._end_here(_Live(choice), _ABORTED)
+            self._end_here(_Live(choice, self._now()), _ABORTED)
             return choice
-        self._requests.live[key] = _Live(choice)
+        self._requests.live[key] = _Live(choice, self._now())
         self._link.send(
             TokenizedGenerateReqInput(
                 key=key,
-                input_ids=np.asarray(prepared.prompt_ids, np.int32),
+                input_ids=prepared.prompt_ids,
                 sampling=prepared.sampling,
                 text=prepared.text,
                 stream=request.stream,
                 arrival_time=created,
                 namespace=request.namespace,
                 priority=request.priority,
+                routing_key=request.routing_key,
+                logprobs=prepared.logprobs,
+                hidden_start=prepared.hidden_start,
+                second_at=request.second_at,
+                grammar=prepared.grammar,
+                embeds=None if request.input_embeds is None else request.input_embeds[: len(prepared.prompt_ids)],
             )
         )
         return choice
@@ -307,6 +326,10 @@ class TokenizerManager:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._requests.none_left.wait(), _ABORT_AGAIN_S)
 
+    def records(self, most: int) -> list[RequestRecord]:
+        """What is known of the running and waiting requests that came last, at most `most` of them, newest first."""
+        return [_record(live) for live in itertools.islice(reversed(self._requests.live.values()), most)]
+
     @property
     def live(self) -> int:
         """How many requests have not ended."""
@@ -341,6 +364,7 @@ class TokenizerManager:
         reason = FinishReason("abort", message=message, status_code=500, err_type="InternalServerError")
         for live in list(self._requests.live.values()):
             self._end_here(live, reason)
+        self._intake.fail(message)
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(RequestError(message, status=500))
@@ -351,21 +375,18 @@ class TokenizerManager:
         """Receive until something fatal happens, which `fatal` then names. Start it once."""
         try:
             while self.fatal is None:
-                message = await self._link.receive()
+                messages = await self._link.receive()
                 self.last_heartbeat = time.monotonic()
-                self._dispatch(message)
-                # Consumers run before the next batch, so that a flood of batches cannot starve them.
-                await asyncio.sleep(0)
+                self._feed_all([message for message in messages if isinstance(message, Output)])
+                for message in messages:
+                    self._dispatch(message)
+                await asyncio.sleep(0)  # consumers run now: a flood of messages cannot starve them
         except Exception as error:
             self.fail(f"the tokenizer manager failed: {type(error).__name__}: {error}")
             raise RadixError(str(self.fatal)) from error
 
     def _dispatch(self, message: FromScheduler) -> None:
         match message:
-            case BatchTokenIDOutput():
-                self._feed(self._with_text(message))
-            case BatchStrOutput():
-                self._feed(message)
             case ControlReply():
                 future = self._replies.get(message.call)
                 if future is not None and not future.done():
@@ -379,13 +400,28 @@ class TokenizerManager:
             case FatalError():
                 self.fail(message.message)
 
-    def _with_text(self, batch: BatchTokenIDOutput) -> BatchStrOutput:
+    def _feed_all(self, batches: Sequence[Output]) -> None:
+        """Feed what has arrived together so that a consumer sees it as one: a busy process sends fewer, larger events
+        and does not fall behind."""
+        later: set[int] = set()
+        laters = [later]
+        for batch in reversed(batches[1:]):
+            laters.append(later := later.union(batch.keys.tolist()))
+        for batch in batches:
+            self._feed(self._with_text(batch), laters.pop())
+
+    def _with_text(self, batch: Output) -> BatchStrOutput:
+        if isinstance(batch, BatchStrOutput):
+            return batch
         if self._detokenizer is not None:
             return self._detokenizer.process(batch)
         texts = [""] * len(batch.keys)
-        return BatchStrOutput(batch.keys, batch.counts, batch.tokens, texts, batch.started, batch.finished)
+        return BatchStrOutput(
+            batch.keys, batch.counts, batch.tokens, texts, batch.started, batch.finished, batch.extras
+        )
 
-    def _feed(self, batch: BatchStrOutput) -> None:
+    def _feed(self, batch: BatchStrOutput, later: Set[int]) -> None:
+        """Feed one batch; more is to come right after it for the requests in `later`."""
         now = self._now()
         live = self._requests.live
         for started in batch.started:
@@ -393,26 +429,34 @@ class TokenizerManager:
                 live[started.key].choice.started = started
         ends = {finished.key: finished for finished in batch.finished}
         tokens = batch.tokens.tolist()
+        gaps: dict[float, int] = {}
+        over: list[tuple[_Live, Finished]] = []
         at = 0
         for key, count, text in zip(batch.keys.tolist(), batch.counts.tolist(), batch.texts, strict=True):
             request = live.get(key)
             if request is not None:
                 if count:
-                    self._count(request, count, now)
+                    self._count(request, count, now, gaps)
                 finished = ends.get(key)
                 if finished is not None:
                     request.choice.finished_at = now
-                request.choice.feed(text, tokens[at : at + count], finished)
+                request.choice.feed(text, tokens[at : at + count], finished, batch.extras.get(key), key in later)
                 if finished is not None:
-                    self._ended(request, finished, now)
+                    over.append((request, finished))
             at += count
+        for gap_s, count in gaps.items():
+            self._metrics.inter_token(gap_s * count, count)
+        for request, finished in over:
+            self._ended(request, finished, now)
 
-    def _count(self, request: _Live, count: int, now: float) -> None:
+    def _count(self, request: _Live, count: int, now: float, gaps: dict[float, int]) -> None:
+        """Note `count` new tokens. `gaps` has tokens by the seconds before each: most rows of a batch share one."""
         if request.first_s is None:
             request.first_s = now - request.choice.created
             self._metrics.first_token(request.choice.stream, request.first_s)
         else:
-            self._metrics.inter_token(now - request.last_at, count)
+            gap_s = (now - request.last_at) / count
+            gaps[gap_s] = gaps.get(gap_s, 0) + count
         request.tokens += count
         request.last_at = now
 
@@ -420,7 +464,7 @@ class TokenizerManager:
         """End a request that the scheduler will not end."""
         choice, now = request.choice, self._now()
         cached = 0 if choice.started is None else choice.started.cached_tokens
-        finished = Finished(choice.key, reason, len(choice.prompt_ids), request.tokens, cached, 0)
+        finished = Finished(choice.key, reason, choice.prompt_tokens, request.tokens, cached, 0)
         choice.finished_at = now
         choice.feed("", [], finished)
         self._ended(request, finished, now)
@@ -434,3 +478,9 @@ class TokenizerManager:
         )
         if finished.reason.type == "abort" and finished.reason.status_code is None:
             self._metrics.aborted()
+        if self._on_ended is not None:
+            self._on_ended(_record(request))
+
+
+def _record(live: _Live) -> RequestRecord:
+    return record_of(live.choice, live.sent_at, live.tokens, live.first_s, live.last_at)

@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from radixlm.base.errors import RequestError
 from radixlm.config.card import GenerationDefaults
 from radixlm.frontend import checks
 from radixlm.frontend.checks import INT64_MAX, INT64_MIN, Check, boolean, integer, number, strings
+from radixlm.frontend.constraints import CONSTRAINT_FIELDS, Constraint, constraint_of
 from radixlm.protocol.messages import TextOptions
 from radixlm.protocol.sampling import SamplingParams
 from radixlm.scheduler.regex import Pattern, UnsupportedPattern
@@ -33,6 +34,8 @@ class Sampling:
     max_new_tokens: int | None
     max_new_tokens_given: bool
     stream_interval: int | None = None
+    constraint: Constraint | None = None
+    custom_params: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _top_k(name: str, value: Any) -> int:
@@ -77,15 +80,11 @@ FIELDS: dict[str, Check] = {
     "stream_interval": integer(1),
     "logit_bias": _as_is,
     "sampling_seed": integer(INT64_MIN, INT64_MAX),
+    **CONSTRAINT_FIELDS,
 }
 # Known to SGLang and not served here: the values that ask for nothing.
 NOT_YET: dict[str, tuple[Any, ...]] = {
     "beam_width": (None, 1),
-    "json_schema": (None, ""),
-    "regex": (None, ""),
-    "ebnf": (None, ""),
-    "structural_tag": (None, ""),
-    "custom_params": (None, {}),
     "watermark": (None, {}),
 }
 _TEXT_FIELDS = ("skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim")
@@ -127,7 +126,15 @@ def parse(
         **{name: values[name] for name in _PARAM_FIELDS if name in values},
     )
     text = TextOptions(params.stop, **{name: values[name] for name in _TEXT_FIELDS if name in values})
-    return Sampling(params, text, max_new_tokens, given, values.get("stream_interval"))
+    return Sampling(
+        params,
+        text,
+        max_new_tokens,
+        given,
+        values.get("stream_interval"),
+        constraint_of(values),
+        values.get("custom_params", {}),
+    )
 
 
 def _refuse_foreign_keys(raw: Mapping[str, Any]) -> None:

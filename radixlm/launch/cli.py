@@ -10,7 +10,14 @@ USAGE = """usage: radixlm COMMAND [options]
 
   serve [MODEL] [options]    start the server (radixlm serve --help lists the options)
   demo [--once] [options]    serve a small real model and show it answering a question
-  bench serving [options]    measure a running server
+  chat [MODEL] [options]     talk to a running server, or to one started for it
+  bench NAME [options]       measure a server, a model or the Engine; compare and audit results
+  tune MODEL [options]       find the settings that help your traffic on this machine
+  eval [MODEL] [options]     perplexity, multiple choice, and divergence from another server
+  size MODEL [options]       what fits on a machine, without the machine and without weights
+  doctor [MODEL] [options]   check this machine and a model's files
+  simulate [options]         try scheduling policies and pool sizes on a trace of requests
+  profile TRACE [options]    say where a step's time goes, from a trace of the torch profiler
   version                    print the version
 """
 
@@ -56,11 +63,51 @@ def _demo(arguments: list[str]) -> int:
 
 
 def _bench(arguments: list[str]) -> int:
-    from radixlm.benchmark.serving import main as serving
+    from radixlm.benchmark.programs import main as bench
 
-    if arguments[:1] != ["serving"]:
-        raise ConfigError("radixlm bench knows one benchmark: serving")
-    return serving(arguments[1:])
+    return bench(arguments)
+
+
+def _tune(arguments: list[str]) -> int:
+    from radixlm.benchmark.tune import main as tune
+
+    return tune(arguments)
+
+
+def _eval(arguments: list[str]) -> int:
+    from radixlm.benchmark.evaluate import main as evaluate
+
+    return evaluate(arguments)
+
+
+def _size(arguments: list[str]) -> int:
+    from radixlm.tools.size import main as size
+
+    return size(arguments)
+
+
+def _doctor(arguments: list[str]) -> int:
+    from radixlm.tools.doctor import main as doctor
+
+    return doctor(arguments)
+
+
+def _simulate(arguments: list[str]) -> int:
+    from radixlm.tools.simulate.main import main as simulate
+
+    return simulate(arguments)
+
+
+def _chat(arguments: list[str]) -> int:
+    from radixlm.tools.chat import main as chat
+
+    return chat(arguments)
+
+
+def _profile(arguments: list[str]) -> int:
+    from radixlm.tools.profile import main as profile
+
+    return profile(arguments)
 
 
 def _version(arguments: list[str]) -> int:
@@ -73,7 +120,14 @@ def _version(arguments: list[str]) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "serve": _serve,
     "demo": _demo,
+    "chat": _chat,
     "bench": _bench,
+    "tune": _tune,
+    "eval": _eval,
+    "size": _size,
+    "doctor": _doctor,
+    "simulate": _simulate,
+    "profile": _profile,
     "version": _version,
 }
 

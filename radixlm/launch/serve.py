@@ -10,25 +10,27 @@ from collections.abc import Callable, Coroutine
 from typing import Literal
 
 from radixlm import __version__
-from radixlm.api.runtime import Model, Runtime
+from radixlm.api.runtime import Model, Program, Runtime
 from radixlm.base import log
 from radixlm.base.errors import RadixError
 from radixlm.config.groups import Config
+from radixlm.launch.observers import Observers
 from radixlm.observability.metrics import BucketOverrides, Metrics, MetricsSink, NullMetrics
 from radixlm.parsers import detect
 from radixlm.server.app import build_app
 from radixlm.server.request_log import RequestLog, RequestLogSettings
 from radixlm.server.run import HttpServer, Tls, bind, loop_factory
 from radixlm.server.services import Services
+from radixlm.server.sessions import Sessions
 
 logger = log.get(__name__)
 Ready = Callable[[str], Coroutine[None, None, bool]]  # called with the server's URL; True ends the server
 
 
-def serve(config: Config, on_ready: Ready | None = None) -> int:
+def serve(config: Config, on_ready: Ready | None = None, scheduler: Program | None = None) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. RadixError when the server cannot be started.
 
-    The port is taken first, so that a busy one is known before a model is loaded.
+    The port is taken first, so that a busy one is known before a model is loaded. `scheduler` stands in for the engine.
     """
     log.setup(config.server.log_level)
     tls = Tls.of(config.server)
@@ -36,28 +38,37 @@ def serve(config: Config, on_ready: Ready | None = None) -> int:
     try:
         model = Model.find(config)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_Server(config, model, listener, tls, on_ready).run())
+            return runner.run(_Server(config, model, listener, tls, on_ready, scheduler).run())
     finally:
         listener.close()
 
 
 class _Server:
     def __init__(
-        self, config: Config, model: Model, listener: socket.socket, tls: Tls | None, on_ready: Ready | None
+        self,
+        config: Config,
+        model: Model,
+        listener: socket.socket,
+        tls: Tls | None,
+        on_ready: Ready | None,
+        scheduler: Program | None,
     ) -> None:
         self._config = config
         self._model = model
         self._listener = listener
         self._tls = tls
         self._on_ready = on_ready
+        self._scheduler = scheduler
         self._request_log = self._make_request_log()
+        self._metrics = self._make_metrics()
+        self._observers = Observers(config, self._served_name(), self._metrics)
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        runtime = Runtime(self._config, self._model, metrics := self._metrics())
+        runtime = Runtime(self._config, self._model, self._metrics, self._scheduler, self._observers.on_ended)
         try:
             starting = asyncio.create_task(runtime.start())
             if not await self._first(starting):
@@ -66,18 +77,20 @@ class _Server:
             ready = starting.result()
             for line in ready.report:
                 logger.info(line)
-            return await self._serve(runtime, metrics)
+            return await self._serve(runtime)
         finally:
             await runtime.stop()
+            await asyncio.to_thread(self._observers.close)
 
-    async def _serve(self, runtime: Runtime, metrics: MetricsSink) -> int:
+    async def _serve(self, runtime: Runtime) -> int:
         server = self._config.server
-        app = build_app(self._services(runtime, metrics))
+        app = build_app(self._services(runtime))
         level = server.log_level_http or server.log_level
         http = HttpServer(app, self._listener, level, server.fastapi_root_path, self._tls)
         serving = asyncio.create_task(http.serve())
         watching = asyncio.create_task(runtime.watch())
         url = f"http{'s' if self._tls else ''}://{server.host}:{server.port}"
+        self._metrics.startup("tokenizer_e2e", runtime.startup_s)
         logger.info("The server is fired up and ready to roll: %s (%.1f s)", url, runtime.startup_s)
         asking = asyncio.create_task(self._on_ready(url)) if self._on_ready is not None else None
         if asking is not None:
@@ -122,7 +135,7 @@ class _Server:
         stop.cancel()
         return any(task.done() for task in tasks)
 
-    def _metrics(self) -> MetricsSink:
+    def _make_metrics(self) -> MetricsSink:
         observe = self._config.observe
         if not observe.enable_metrics:
             return NullMetrics()
@@ -147,7 +160,7 @@ class _Server:
     def _served_name(self) -> str:
         return self._config.server.served_model_name or self._config.model.model_path
 
-    def _services(self, runtime: Runtime, metrics: MetricsSink) -> Services:
+    def _services(self, runtime: Runtime) -> Services:
         config, server = self._config, self._config.server
         ready = runtime.manager.ready
         assert ready is not None
@@ -155,7 +168,7 @@ class _Server:
         return Services(
             manager=runtime.manager,
             template=self._model.template,
-            metrics=metrics,
+            metrics=self._metrics,
             model_path=config.model.model_path,
             served_model_name=self._served_name(),
             version=__version__,
@@ -175,6 +188,9 @@ class _Server:
             request_timeout_s=server.request_timeout,
             access_log_exclude_prefixes=config.requests.uvicorn_access_log_exclude_prefixes,
             request_log=self._request_log,
+            journal=self._observers.journal,
+            enable_trace=config.observe.enable_trace,
+            sessions=Sessions(server.enable_streaming_session),
             sampling_defaults="openai" if server.sampling_defaults == "openai" else "model",
             launch_command=shlex.join(sys.argv),
             launch={**config.shown(), **ready.facts, "pid": os.getpid()},

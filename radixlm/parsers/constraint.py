@@ -42,7 +42,7 @@ def constraint_of(
         return _tag(tools, frame, at_least_one=False) if strict and frame is not None else None
     wanted = tools if choice == "required" else [tool for tool in tools if tool.name == choice]
     if frame is not None and parallel:
-        return _tag(wanted, frame, at_least_one=True)
+        return _tag(wanted, frame, at_least_one=True, stop_after_first=choice != "required")
     return Constraint("json_schema", _array(wanted, parallel))
 
 
@@ -51,18 +51,25 @@ def is_strict(tools: Sequence[Tool]) -> int | None:
     return next((index for index, tool in enumerate(tools) if tool.strict), None)
 
 
-def _tag(tools: Sequence[Tool], frame: Frame, at_least_one: bool) -> Constraint:
-    """Strict tools bring their schema, the others take any arguments."""
+def _tag(tools: Sequence[Tool], frame: Frame, at_least_one: bool, stop_after_first: bool = False) -> Constraint:
+    """Calls that are demanded follow their schema, and nothing else is said; where they are not, only strict tools
+    bring theirs, and the others take any arguments."""
     structures = [
         {
             "begin": frame.begin.replace("{name}", tool.name),
-            "schema": dict(tool.parameters) if tool.strict else {},
+            "schema": _schema(tool) if tool.strict or at_least_one else {"type": "object"},
             "end": frame.end,
         }
         for tool in tools
     ]
     value = {"structures": structures, "triggers": [frame.trigger], "at_least_one": at_least_one}
+    if at_least_one:
+        value |= {"tags_only": True, "stop_after_first": stop_after_first}
     return Constraint("structural_tag", value)
+
+
+def _schema(tool: Tool) -> dict[str, Any]:
+    return {"type": "object", **tool.parameters}
 
 
 def _array(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:

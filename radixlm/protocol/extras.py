@@ -8,6 +8,8 @@ import numpy as np
 
 from radixlm.protocol.arrays import Array
 
+OUTPUTS_ONLY = 2**31 - 1  # a `start` behind every prompt
+
 
 class LogprobOptions(msgspec.Struct, frozen=True, array_like=True):
     """Which log probabilities a request wants.

@@ -10,6 +10,7 @@ import msgspec
 
 from radixlm.protocol.arrays import Array, enc_hook, ext_hook
 from radixlm.protocol.extras import Extras, LogprobOptions
+from radixlm.protocol.grammar import GrammarSpec
 from radixlm.protocol.sampling import SamplingParams
 
 
@@ -47,7 +48,10 @@ class FinishReason(msgspec.Struct, frozen=True, omit_defaults=True):
 class TokenizedGenerateReqInput(msgspec.Struct, frozen=True, tag=True):
     """One choice of one request. `input_ids` int32 [n], n >= 1. `arrival_time` in Unix seconds.
 
-    With `stream` tokens are sent as they come, otherwise once at the end.
+    With `stream` tokens are sent as they come, otherwise once at the end. Hidden vectors of the positions from
+    `hidden_start` on are wanted; None: of none. `embeds` (float32 [n, hidden_size]) replace the prompt's embeddings;
+    `input_ids` are then placeholders. `second_at`: where the second of two texts begins, for models that tell them
+    apart. With `grammar` the request is held until a ReleaseReq.
     """
 
     key: int
@@ -59,6 +63,18 @@ class TokenizedGenerateReqInput(msgspec.Struct, frozen=True, tag=True):
     namespace: CacheNamespace = CacheNamespace()
     priority: int | None = None
     logprobs: LogprobOptions | None = None
+    routing_key: str = ""
+    hidden_start: int | None = None
+    embeds: Array | None = None
+    second_at: int | None = None
+    grammar: GrammarSpec | None = None
+
+
+class ReleaseReq(msgspec.Struct, frozen=True, tag=True):
+    """A request that waits for its grammar may run, or never will: `problem` says why. The loop tells the scheduler."""
+
+    key: int
+    problem: str | None = None
 
 
 class AbortReq(msgspec.Struct, frozen=True, tag=True):
@@ -80,7 +96,7 @@ class ShutdownReq(msgspec.Struct, frozen=True, tag=True):
     """Leave the loop and exit 0; what still runs is dropped (the tokenizer manager has drained before)."""
 
 
-ToScheduler = TokenizedGenerateReqInput | AbortReq | ControlReq | ShutdownReq
+ToScheduler = TokenizedGenerateReqInput | ReleaseReq | AbortReq | ControlReq | ShutdownReq
 
 # ---- from the scheduler -----------------------------------------------------------------------------------------
 
@@ -157,13 +173,16 @@ class SchedulerReady(msgspec.Struct, frozen=True, tag=True):
 class SchedulerStats(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The scheduler's pulse, at least once a second, also when idle; counters are totals since start.
 
-    `kv_*_tokens` partition the pool: free, evictable (cached, unlocked), used.
+    `kv_*_tokens` partition the pool: free, evictable (cached, unlocked), used. `effective_input_tokens_total` counts
+    the prompts of requests that started, once each. `stage_s_total` by "stage|overlap" and `passes_total` by mode are
+    those of engine/stages.py.
     """
 
     time: float
     step: int
     num_running_reqs: int = 0
     num_queue_reqs: int = 0
+    num_grammar_queue_reqs: int = 0
     num_retracted_requests_total: int = 0
     kv_available_tokens: int = 0
     kv_evictable_tokens: int = 0
@@ -177,6 +196,14 @@ class SchedulerStats(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     decode_tokens_total: int = 0
     evicted_tokens_total: int = 0
     conservation_errors_total: int = 0
+    decode_sum_seq_lens: int = 0
+    num_unique_running_routing_keys: int = 0
+    retracted_input_tokens_total: int = 0
+    retracted_output_tokens_total: int = 0
+    effective_input_tokens_total: int = 0
+    process_cpu_s_total: float = 0.0
+    stage_s_total: dict[str, float] = {}
+    passes_total: dict[str, int] = {}
 
 
 class FatalError(msgspec.Struct, frozen=True, tag=True):
@@ -187,7 +214,27 @@ class FatalError(msgspec.Struct, frozen=True, tag=True):
 
 FromScheduler = BatchTokenIDOutput | BatchStrOutput | ControlReply | SchedulerReady | SchedulerStats | FatalError
 
-Message = ToScheduler | FromScheduler
+# ---- to and from the tokenizer workers --------------------------------------------------------------------------
+
+
+class TokenizeReq(msgspec.Struct, frozen=True, tag=True):
+    """Texts to tokenize; `special[i]`: add to text i what the tokenizer adds to a prompt."""
+
+    call: int
+    texts: list[str]
+    special: list[bool]
+
+
+class TokenizeReply(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `TokenizeReq.call`: `tokens` (int32) of all texts, `counts[i]` (int32) of them belong to text i."""
+
+    call: int
+    counts: Array
+    tokens: Array
+    error: str | None = None
+
+
+Message = ToScheduler | FromScheduler | TokenizeReq | TokenizeReply
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=enc_hook)
 _decoder = msgspec.msgpack.Decoder(Message, ext_hook=ext_hook)

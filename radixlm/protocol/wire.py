@@ -1,9 +1,11 @@
 """Sockets between the processes of one server: ZMQ over unix sockets in a private directory. Knows no role.
 
 One address per direction; the HTTP process binds them all and the others connect:
-`scheduler` (to the scheduler), `detokenizer` (scheduler to detokenizer), `tokenizer` (to the tokenizer manager).
+`scheduler` (to the scheduler), `detokenizer` (scheduler to detokenizer), `tokenizer` (to the tokenizer manager);
+`tokenize` (to one tokenizer worker) and `tokenized` (from all of them).
 """
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -13,7 +15,6 @@ from typing import Protocol
 
 import psutil
 import zmq
-import zmq.asyncio
 
 from radixlm.protocol.messages import FromScheduler, Message, ToScheduler, decode, encode
 
@@ -47,6 +48,13 @@ class Addresses:
     def tokenizer(self) -> str:
         return f"ipc://{self.directory}/tokenizer"
 
+    @property
+    def tokenized(self) -> str:
+        return f"ipc://{self.directory}/tokenized"
+
+    def tokenize(self, worker: int) -> str:
+        return f"ipc://{self.directory}/tokenize-{worker}"
+
     def remove(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -57,8 +65,8 @@ class Link(Protocol):
     def send(self, message: ToScheduler) -> bool:
         """Queue a message; never blocks, and drops it when the scheduler is gone."""
 
-    async def receive(self) -> FromScheduler:
-        """The next message."""
+    async def receive(self) -> list[FromScheduler]:
+        """Everything that has arrived, in order; waits for a first message."""
 
     def close(self) -> None: ...
 
@@ -110,8 +118,40 @@ class Receiver:
             except zmq.Again:
                 return messages
 
+    def fileno(self) -> int:
+        """Readable when something may have arrived since `drain` last came to its end."""
+        return int(self._socket.getsockopt(zmq.FD))
+
     def close(self) -> None:
         self._socket.close()
+
+
+def _wake(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+class LoopReceiver:
+    """The pulling end of one direction, for one task on an event loop. Binds its address."""
+
+    def __init__(self, address: str) -> None:
+        self._receiver = Receiver(address, bind=True)
+
+    async def receive(self) -> list[Message]:
+        """Everything that has arrived, in order; waits for a first message."""
+        # The descriptor tells of changes only: it may be waited for after a drain that found nothing, not before.
+        while not (messages := self._receiver.drain()):
+            loop, descriptor = asyncio.get_running_loop(), self._receiver.fileno()
+            readable = loop.create_future()
+            loop.add_reader(descriptor, _wake, readable)
+            try:
+                await readable
+            finally:
+                loop.remove_reader(descriptor)
+        return messages
+
+    def close(self) -> None:
+        self._receiver.close()
 
 
 class ServerLink:
@@ -119,19 +159,13 @@ class ServerLink:
 
     def __init__(self, addresses: Addresses) -> None:
         self._out = Sender(addresses.scheduler, bind=True)
-        context = zmq.asyncio.Context.instance()
-        self._in = context.socket(zmq.PULL)
-        self._in.setsockopt(zmq.RCVHWM, 0)
-        self._in.setsockopt(zmq.LINGER, 0)
-        self._in.bind(addresses.tokenizer)
+        self._in = LoopReceiver(addresses.tokenizer)
 
     def send(self, message: ToScheduler) -> bool:
         return self._out.send(message)
 
-    async def receive(self) -> FromScheduler:
-        message = decode(await self._in.recv())
-        assert isinstance(message, FromScheduler)
-        return message
+    async def receive(self) -> list[FromScheduler]:
+        return [message for message in await self._in.receive() if isinstance(message, FromScheduler)]
 
     def close(self) -> None:
         self._out.close(linger_ms=200)

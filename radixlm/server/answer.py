@@ -44,7 +44,7 @@ def answer(
     meta: dict[str, Any] = {
         "id": choice.rid,
         "finish_reason": finish_json(finished.reason if finished is not None else None),
-        "prompt_tokens": finished.prompt_tokens if finished is not None else len(choice.prompt_ids),
+        "prompt_tokens": finished.prompt_tokens if finished is not None else choice.prompt_tokens,
         "completion_tokens": finished.completion_tokens if finished is not None else completed,
         "cached_tokens": cached,
         "reasoning_tokens": 0,

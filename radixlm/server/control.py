@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from radixlm.base.errors import RequestError
-from radixlm.protocol.control import VERBS, DoneReply, FlushCacheReply, PauseReq, Verb
+from radixlm.protocol.control import VERBS, DoneReply, FlushCacheReply, PauseReq, Verb, WeightReply
 from radixlm.server.auth import Gate
 from radixlm.server.exchange import Exchange, decode
 from radixlm.server.limits import MAX_FLUSH_TIMEOUT_S
@@ -62,10 +62,31 @@ async def _continue(exchange: Exchange, verb: Verb, request: msgspec.Struct) -> 
     await exchange.json(msgspec.to_builtins(DoneReply("Generation continued successfully.")))
 
 
+async def _start_profile(exchange: Exchange, verb: Verb, request: msgspec.Struct) -> None:
+    await exchange.services.manager.control(verb.name, request)
+    await exchange.text("Start profiling.\n")
+
+
+async def _stop_profile(exchange: Exchange, verb: Verb, request: msgspec.Struct) -> None:
+    """SGLang's words; ours is written when they are sent."""
+    await exchange.services.manager.control(verb.name, request)
+    await exchange.text("Stop profiling. This will take some time.\n")
+
+
+async def _weight(exchange: Exchange, verb: Verb, request: msgspec.Struct) -> None:
+    """The values alone, without a name around them."""
+    reply = await exchange.services.manager.control(verb.name, request)
+    assert isinstance(reply, WeightReply)
+    await exchange.json(reply.values)
+
+
 _CALLS: Mapping[str, Call] = {
     "flush_cache": _flush_cache,
     "pause_generation": _pause,
     "continue_generation": _continue,
+    "start_profile": _start_profile,
+    "stop_profile": _stop_profile,
+    "get_weights_by_name": _weight,
 }
 
 
@@ -107,6 +128,10 @@ async def handle_abort(exchange: Exchange) -> None:
 
 
 ROWS = (
-    *(Row(verb.path, verb.methods, _handler(verb), verb.level) for verb in VERBS if verb.path is not None),
-    Row("/abort_request", ("POST",), handle_abort, "user"),
+    *(
+        Row(verb.path, verb.methods, _handler(verb), verb.level, body=verb.request)
+        for verb in VERBS
+        if verb.path is not None
+    ),
+    Row("/abort_request", ("POST",), handle_abort, "user", body=AbortBody),
 )

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -19,6 +19,17 @@ from radixlm.server.services import Services
 T = TypeVar("T")
 
 JSON = "application/json"
+CONNECTION = "radixlm.connection"  # where the scope holds a Connection, if the server gives one
+
+
+class Connection(Protocol):
+    """The connection under an exchange, for pieces of a chunked answer that has begun."""
+
+    def writable(self) -> bool:
+        """Whether it is open and its client takes what is written."""
+
+    def write_chunk(self, data: bytes) -> None:
+        """Write one piece, not empty; never waits."""
 
 
 def request_id(scope: Scope) -> str:
@@ -54,6 +65,7 @@ class Exchange:
         self._framing = framing
         self._receive = receive
         self._send = send
+        self._connection: Connection | None = scope.get(CONNECTION)
 
     def query(self, name: str) -> str | None:
         values = parse_qs(self.scope["query_string"].decode("latin-1")).get(name)
@@ -105,6 +117,17 @@ class Exchange:
             await self._start(200, headers)
         if data:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    @property
+    def flowing(self) -> bool:
+        """Whether `events_now` may be used: the stream has begun, and its client keeps up."""
+        return self.streaming and self._connection is not None and self._connection.writable()
+
+    def events_now(self, contents: Iterable[Any]) -> None:
+        """`events` without waiting, and past the layers in between: they change only what begins an answer."""
+        data = b"".join([self._framing.message(content) for content in contents])
+        if data and self._connection is not None:
+            self._connection.write_chunk(data)
 
     async def end_events(self, contents: Iterable[Any] = ()) -> None:
         """Send the last messages and the stream's end mark, and end the answer."""

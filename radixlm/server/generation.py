@@ -5,13 +5,14 @@ A view turns transcripts into a route's JSON; whatever ends early (an error, a c
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from radixlm.base.errors import RequestError
-from radixlm.frontend.choice import Choice, ChoiceRequest, Update
+from radixlm.frontend.choice import Choice, ChoiceRequest, Update, Updates
+from radixlm.protocol.extras import Extras
 from radixlm.protocol.messages import FinishReason
 from radixlm.server.answer import cached_tokens_of
 from radixlm.server.auth import header
@@ -20,6 +21,8 @@ from radixlm.server.limits import MAX_CHOICES, MAX_N
 from radixlm.server.services import Services
 
 TIMEOUT_HEADER = b"x-request-timeout"
+TRACE_HEADER = b"traceparent"  # W3C Trace Context
+ROUTING_KEY_HEADER = b"x-smg-routing-key"
 _SPAN = 1 << 64
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: the increment of splitmix64
 
@@ -30,12 +33,20 @@ class Transcript:
 
     index: int
     choice: Choice
-    text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    extras: list[Extras] = field(default_factory=list)
+    _texts: list[str] = field(default_factory=list)
 
     def take(self, update: Update) -> None:
-        self.text += update.text
+        self._texts.append(update.text)
         self.token_ids += update.token_ids
+        self.extras += update.extras
+
+    @property
+    def text(self) -> str:
+        if len(self._texts) > 1:
+            self._texts = ["".join(self._texts)]
+        return self._texts[0] if self._texts else ""
 
     @property
     def reason(self) -> FinishReason | None:
@@ -43,7 +54,7 @@ class Transcript:
 
     @property
     def prompt_tokens(self) -> int:
-        return self.choice.finished.prompt_tokens if self.choice.finished else len(self.choice.prompt_ids)
+        return self.choice.finished.prompt_tokens if self.choice.finished else self.choice.prompt_tokens
 
     @property
     def completion_tokens(self) -> int:
@@ -78,14 +89,14 @@ def refuse_unless_serving(services: Services) -> None:
         raise RequestError("The server is still starting", status=503)
 
 
-def check_n(n: Any, prompts: int) -> int:
-    """`n`, or 1 for None; RequestError names the limit."""
+def check_n(n: Any, prompts: int, field: str = "n") -> int:
+    """`n`, or 1 for None; RequestError names the field and the limit."""
     if n is None:
         return 1
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_N:
-        raise RequestError(f"n must be an integer from 1 to {MAX_N}", "n")
+        raise RequestError(f"{field} must be an integer from 1 to {MAX_N}", field)
     if n * prompts > MAX_CHOICES:
-        raise RequestError(f"{prompts} prompts times n = {n} are more than {MAX_CHOICES} choices", "n")
+        raise RequestError(f"{prompts} prompts times {field} = {n} are more than {MAX_CHOICES} choices", field)
     return n
 
 
@@ -107,47 +118,6 @@ def error_of(reason: FinishReason | None) -> RequestError | None:
     return RequestError(reason.message or "The request was aborted", status=reason.status_code)
 
 
-async def merged_updates(choices: Sequence[Choice]) -> AsyncGenerator[list[tuple[int, Update]], None]:
-    """What is new, as (index, update) lists; updates that come while the consumer is busy are merged."""
-    if len(choices) == 1:
-        async for update in choices[0].updates():
-            yield [(0, update)]
-        return
-    pending: dict[int, Update] = {}
-    failures: list[Exception] = []
-    wake = asyncio.Event()
-
-    async def pump(index: int, choice: Choice) -> None:
-        try:
-            async for update in choice.updates():
-                merged = pending.setdefault(index, Update())
-                merged.text += update.text
-                merged.token_ids += update.token_ids
-                merged.finished = update.finished
-                wake.set()
-        except Exception as error:
-            failures.append(error)
-            wake.set()
-
-    pumps = [asyncio.create_task(pump(index, choice)) for index, choice in enumerate(choices)]
-    try:
-        running = len(pumps)
-        while running:
-            await wake.wait()
-            wake.clear()
-            batch = sorted(pending.items())
-            pending.clear()
-            if batch:
-                yield batch
-            running -= sum(update.finished is not None for _, update in batch)
-            if failures:
-                raise failures[0]
-    finally:
-        for task in pumps:
-            task.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-
-
 def time_limit_s(exchange: Exchange) -> float | None:
     """How long the request may take: the smaller of its x-request-timeout header and --request-timeout, in seconds."""
     given, limit_s = header(exchange.scope, TIMEOUT_HEADER), exchange.services.request_timeout_s
@@ -166,6 +136,12 @@ async def generate(exchange: Exchange, requests: list[ChoiceRequest], view: View
     """Answer `exchange` with the continuations of `requests`. RequestError when refused before the first byte."""
     services, limit_s = exchange.services, time_limit_s(exchange)
     refuse_unless_serving(services)
+    routing_key = header(exchange.scope, ROUTING_KEY_HEADER)
+    if routing_key:
+        requests = [replace(request, routing_key=request.routing_key or routing_key) for request in requests]
+    if services.enable_trace:
+        parent = header(exchange.scope, TRACE_HEADER)
+        requests = [replace(request, trace_parent=parent) for request in requests]
     try:
         async with asyncio.timeout(limit_s) as timer:
             choices = await services.manager.submit_all(requests)
@@ -185,34 +161,72 @@ async def _answer(
     exchange: Exchange, requests: Sequence[ChoiceRequest], choices: Sequence[Choice], view: View, stream: bool
 ) -> None:
     transcripts = [Transcript(index, choice) for index, choice in enumerate(choices)]
-    async with aclosing(written(exchange.services, requests, transcripts)) as batches:
-        async for batch in batches:
-            if not exchange.streaming:
-                _raise_refusals(transcript for transcript, _ in batch)
-            if stream:
-                await exchange.events(
-                    [event for transcript, update in batch for event in view.events(transcript, update)]
-                )
+    at_once = partial(_write_now, exchange, view) if stream else None
+    following = Following(exchange.services, requests, transcripts, at_once)
+    while batch := await following.next():
+        if not exchange.streaming:
+            _raise_refusals(transcript for transcript, _ in batch)
+        if stream:
+            await exchange.events([event for transcript, update in batch for event in view.events(transcript, update)])
     if stream:
         await exchange.end_events(view.closing(transcripts))
     else:
         await exchange.json(view.whole(transcripts))
 
 
-async def written(
-    services: Services, requests: Sequence[ChoiceRequest], transcripts: Sequence[Transcript]
-) -> AsyncGenerator[list[tuple[Transcript, Update]], None]:
-    """Follow the choices of `transcripts` to their ends, writing down and logging; yields what is new each time."""
-    log = services.request_log
-    for request, transcript in zip(requests, transcripts, strict=True):
-        log.received(request, transcript.choice)
-    async with aclosing(merged_updates([transcript.choice for transcript in transcripts])) as updates:
-        async for batch in updates:
-            for index, update in batch:
-                transcripts[index].take(update)
-                if update.finished is not None:
-                    log.finished(requests[index], transcripts[index].choice, transcripts[index].text)
-            yield [(transcripts[index], update) for index, update in batch]
+def _write_now(exchange: Exchange, view: View, transcript: Transcript) -> bool:
+    """Send what is new in one choice, if that needs no waiting."""
+    if not exchange.flowing:
+        return False
+    update = transcript.choice.take()
+    transcript.take(update)
+    exchange.events_now(view.events(transcript, update))
+    return True
+
+
+class Following:
+    """Follows choices to their ends, writing down and logging what they say."""
+
+    def __init__(
+        self,
+        services: Services,
+        requests: Sequence[ChoiceRequest],
+        transcripts: Sequence[Transcript],
+        at_once: Callable[[Transcript], bool] | None = None,
+    ) -> None:
+        """`at_once` may take what is new in the middle of a choice's life, as in Updates; what it takes `next` does not
+        see."""
+        self._at_once = at_once
+        self._failure: Exception | None = None
+        self._log = services.request_log
+        self._requests = requests
+        self._transcripts = transcripts
+        direct = None if at_once is None else self._take_at_once
+        self._updates = Updates([transcript.choice for transcript in transcripts], direct)
+        for request, transcript in zip(requests, transcripts, strict=True):
+            self._log.received(request, transcript.choice)
+
+    async def next(self) -> list[tuple[Transcript, Update]]:
+        """Wait for something new, already written down; empty once every choice has ended."""
+        batch = [(self._transcripts[index], update) for index, update in await self._updates.next()]
+        if self._failure is not None:
+            raise self._failure
+        for transcript, update in batch:
+            transcript.take(update)
+            if update.finished is not None:
+                self._log.finished(self._requests[transcript.index], transcript.choice, transcript.text)
+        return batch
+
+    def _take_at_once(self, index: int) -> bool:
+        """Ends are left to `next`; so is a failure, which must not reach whoever feeds the choice."""
+        transcript = self._transcripts[index]
+        if transcript.choice.finished is not None or self._at_once is None:
+            return False
+        try:
+            return self._at_once(transcript)
+        except Exception as error:
+            self._failure = error
+            return False
 
 
 def _raise_refusals(transcripts: Iterable[Transcript]) -> None:

@@ -32,11 +32,13 @@ async def handle_ping(exchange: Exchange) -> None:
     await exchange.text("")
 
 
-async def _generates(manager: Manager) -> bool:
-    """Whether one token comes out."""
+async def _answers(manager: Manager) -> bool:
+    """Whether one token comes out, or the vector of one."""
+    generates = manager.card.pooling is None
     probe = ChoiceRequest(
         input_ids=[0],
-        sampling_params={"max_new_tokens": 1, "temperature": 0.0},
+        sampling_params={"max_new_tokens": int(generates), "temperature": 0.0},
+        pooled=not generates,
         rid=f"HEALTH_CHECK_{uuid.uuid4().hex}",
     )
     [choice] = await manager.submit_all([probe])
@@ -56,7 +58,7 @@ async def handle_health_generate(exchange: Exchange) -> None:
 async def _probe(exchange: Exchange) -> None:
     refuse_unless_serving(exchange.services)
     try:
-        works = await asyncio.wait_for(_generates(exchange.services.manager), HEALTH_GENERATE_TIMEOUT_S)
+        works = await asyncio.wait_for(_answers(exchange.services.manager), HEALTH_GENERATE_TIMEOUT_S)
     except TimeoutError:
         works = False
     await exchange.text("", 200 if works else 503)

@@ -41,7 +41,7 @@ async def handle_model_info(exchange: Exchange) -> None:
             "model_path": services.model_path,
             "served_model_name": services.served_model_name,
             "tokenizer_path": services.tokenizer_path or services.model_path,
-            "is_generation": True,
+            "is_generation": card.pooling is None,
             "preferred_sampling_params": None,
             "weight_version": services.weight_version,
             "load_format": services.load_format,

@@ -1,5 +1,6 @@
 """/v1/loads: how busy the server is, for routers; from the scheduler's last pulse, without asking it."""
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -104,6 +105,12 @@ def _is_this_rank(text: str | None) -> bool:
 
 
 async def handle_loads(exchange: Exchange) -> None:
+    began = time.perf_counter()
+    await _answer(exchange)
+    exchange.services.metrics.loads(time.perf_counter() - began)
+
+
+async def _answer(exchange: Exchange) -> None:
     manager = exchange.services.manager
     ready, stats = manager.ready, manager.stats
     wanted = _wanted(exchange.query("include"))

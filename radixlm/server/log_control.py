@@ -43,4 +43,4 @@ async def handle_configure_logging(exchange: Exchange) -> None:
     await exchange.text("")
 
 
-ROWS = (Row("/configure_logging", ("GET", "POST"), handle_configure_logging, "admin"),)
+ROWS = (Row("/configure_logging", ("GET", "POST"), handle_configure_logging, "admin", body=LoggingBody),)

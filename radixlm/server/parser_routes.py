@@ -84,6 +84,6 @@ def _block(event: Reasoning | Content) -> dict[str, str]:
 
 
 ROWS = (
-    Row("/parse_function_call", ("POST",), handle_parse, "user"),
-    Row("/separate_reasoning", ("POST",), handle_separate, "user"),
+    Row("/parse_function_call", ("POST",), handle_parse, "user", body=CallBody),
+    Row("/separate_reasoning", ("POST",), handle_separate, "user", body=ReasoningBody),
 )

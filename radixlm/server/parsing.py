@@ -2,11 +2,15 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 
 from radixlm.frontend.choice import ChoiceRequest
 from radixlm.parsers.pipeline import AnswerParser
 from radixlm.parsers.reasoning.table import REASONING
+from radixlm.parsers.tools.base import ToolFormat
+from radixlm.parsers.tools.json_calls import JsonArray
 from radixlm.parsers.tools.table import TOOL_CALLS
+from radixlm.protocol.grammar import KINDS
 from radixlm.server.services import Services, Tokenizer
 from radixlm.server.tooling import ToolUse
 
@@ -29,11 +33,11 @@ class Parsing:
         never_empty: bool = False,
     ) -> None:
         """`never_empty`: an answer that is only thinking is given out as content too."""
-        names = services.reasoning_parser if separate_reasoning else None, services.tool_call_parser
+        name = services.reasoning_parser if separate_reasoning else None
         self._services = services
         self._toolbox = tools.toolbox if tools is not None else None
-        self._reasoning = None if names[0] is None else REASONING.load(names[0])
-        self._calls = None if names[1] is None or tools is None else TOOL_CALLS.load(names[1])
+        self._reasoning = None if name is None else REASONING.load(name)
+        self._calls = None if tools is None else _format_of(services, tools)
         self._hold_reasoning = not stream_reasoning
         self._never_empty = never_empty
         self.keeps_special_tokens = tools is not None or (
@@ -42,7 +46,7 @@ class Parsing:
 
     def parsers(self, request: ChoiceRequest, continued: str = "") -> "Parsers":
         """What makes a parser for each answer to `request`; `continued` is its end that the assistant has said."""
-        inside = self._reasoning is not None and self._reasoning.inside(self._prompt(request), continued)
+        inside = self._reasoning is not None and self._reasoning.inside(_prompt(self._services, request), continued)
         return Parsers(self, inside, bool(request.sampling_params.get("skip_special_tokens", True)))
 
     def begin(self, inside: bool) -> AnswerParser:
@@ -62,14 +66,30 @@ class Parsing:
             return None
         return ReasoningCounter(tokenizer, skip_special_tokens)
 
-    def _prompt(self, request: ChoiceRequest) -> str:
-        """The prompt's text, at least its end."""
-        tokenizer = self._services.manager.tokenizer
-        if request.text is not None or tokenizer is None:
-            return request.text or ""
-        vocab_size = self._services.manager.card.vocab_size
-        ids = [id_ for id_ in (request.input_ids or ())[-_TAIL_TOKENS:] if 0 <= id_ < vocab_size]
-        return tokenizer.decode(ids, skip_special_tokens=False)
+
+def with_thinking(services: Services, request: ChoiceRequest, continued: str = "") -> ChoiceRequest:
+    """`request`, told how its answer is told from thinking, where something depends on that."""
+    name, params = services.reasoning_parser, request.sampling_params
+    if name is None or not (request.processor or any(params.get(kind) for kind in KINDS)):
+        return request
+    return replace(request, thinking=REASONING.load(name).thinking(_prompt(services, request), continued))
+
+
+def _format_of(services: Services, tools: ToolUse) -> ToolFormat | None:
+    """The format in which calls come: the model's own, or a bare array where a schema demands that."""
+    if tools.demand is not None and tools.demand.kind == "json_schema":
+        return JsonArray
+    return None if services.tool_call_parser is None else TOOL_CALLS.load(services.tool_call_parser)
+
+
+def _prompt(services: Services, request: ChoiceRequest) -> str:
+    """The prompt's text, at least its end."""
+    tokenizer = services.manager.tokenizer
+    if request.text is not None or tokenizer is None:
+        return request.text or ""
+    vocab_size = services.manager.card.vocab_size
+    ids = [id_ for id_ in (request.input_ids or ())[-_TAIL_TOKENS:] if 0 <= id_ < vocab_size]
+    return tokenizer.decode(ids, skip_special_tokens=False)
 
 
 class Parsers:

@@ -69,7 +69,7 @@ class RequestLog:
 
     def _asked(self, request: ChoiceRequest, choice: Choice) -> dict[str, Any]:
         level = self.settings.level
-        asked: dict[str, Any] = {"stream": request.stream, "prompt_tokens": len(choice.prompt_ids)}
+        asked: dict[str, Any] = {"stream": request.stream, "prompt_tokens": choice.prompt_tokens}
         if request.priority is not None:
             asked["priority"] = request.priority
         if level >= 1:

@@ -2,11 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Literal
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from radixlm.base.errors import RequestError
 from radixlm.base.log import get
+from radixlm.frontend.task import refuse_other_task
 from radixlm.protocol.control import Level
 from radixlm.server.auth import Gate
 from radixlm.server.errors import STYLES, ClientGoneError, Dialect, internal_error
@@ -22,13 +25,18 @@ CLIENT_GONE = 499  # the status that logs and metrics show when nobody was left 
 
 @dataclass(frozen=True)
 class Row:
-    """One route. `level` says who may call it, `dialect` what its errors and streams look like."""
+    """One route. `level` says who may call it, `dialect` what its errors and streams look like, `body` what it reads.
+
+    `task`: what the server's model must do, if the route is for one of the two only.
+    """
 
     path: str
     methods: tuple[str, ...]
     handler: Handler
     level: Level
     dialect: Dialect = "native"
+    body: type[msgspec.Struct] | None = None
+    task: Literal["generation", "pooling"] | None = None
 
 
 class Endpoint:
@@ -58,6 +66,8 @@ class Endpoint:
 
     async def _run(self, exchange: Exchange) -> None:
         try:
+            if self.row.task is not None:
+                refuse_other_task(self._services.manager.card, self.row.task == "pooling")
             await self.row.handler(exchange)
         except RequestError as error:
             await self._fail(exchange, error)

@@ -15,10 +15,12 @@ from pathlib import Path
 import psutil
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from radixlm.base.errors import ConfigError
 from radixlm.config.groups import ServerConfig
 from radixlm.server.access import ACCESS_LOGGER
+from radixlm.server.exchange import CONNECTION
 
 TIMEOUT_KEEP_ALIVE_S = 5
 BACKLOG = 2048
@@ -107,6 +109,20 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+class _Connection(HttpToolsProtocol):
+    """uvicorn's protocol, which also is what an Exchange writes to without waiting."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]
+
+    def writable(self) -> bool:
+        return not self.flow.write_paused and not self.transport.is_closing()
+
+    def write_chunk(self, data: bytes) -> None:
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
 class HttpServer:
     """Serves `app` on a socket from `bind`. `log_level` is for the HTTP side alone: uvicorn and the access log.
 
@@ -128,7 +144,7 @@ class HttpServer:
         self._server = _Uvicorn(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=_Connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -9,9 +9,12 @@ import msgspec
 
 from radixlm.config.card import ModelCard
 from radixlm.frontend.choice import Choice, ChoiceRequest
+from radixlm.observability.journal import Journal
 from radixlm.observability.metrics import MetricsSink
+from radixlm.observability.record import RequestRecord
 from radixlm.protocol.messages import SchedulerReady, SchedulerStats
 from radixlm.server.request_log import RequestLog
+from radixlm.server.sessions import Sessions
 
 
 class Tokenizer(Protocol):
@@ -20,6 +23,7 @@ class Tokenizer(Protocol):
     @property
     def bos_token_id(self) -> int | None: ...
     def encode(self, text: str, add_special_tokens: bool = ...) -> list[int]: ...
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int | None]: ...
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = ...) -> str: ...
     def piece(self, id_: int) -> bytes: ...
     def is_special(self, id_: int) -> bool: ...
@@ -28,6 +32,8 @@ class Tokenizer(Protocol):
 class Template(Protocol):
     """The model's chat template. `render` raises RequestError, which names the message it does not take."""
 
+    @property
+    def source(self) -> str: ...
     def render(
         self,
         messages: list[dict[str, Any]],
@@ -66,6 +72,7 @@ class Manager(Protocol):
     async def pause(self, mode: Literal["abort", "retract", "in_place"]) -> None: ...
     async def resume(self) -> None: ...
     def healthy(self, now_monotonic: float) -> bool: ...
+    def records(self, most: int) -> list[RequestRecord]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +81,7 @@ class Services:
 
     `launch` are the resolved settings that /server_info shows; `launch_command` the command line. Secrets in them are
     removed there. `template` None: the model has none, and chat answers 400. The parsers are names of the tables in
-    radixlm.parsers; None: there is none. `created` in Unix seconds.
+    radixlm.parsers; None: there is none. `journal` None: there is no page at /ui. `created` in Unix seconds.
     """
 
     manager: Manager
@@ -100,6 +107,9 @@ class Services:
     request_timeout_s: float | None = None
     access_log_exclude_prefixes: tuple[str, ...] = ()
     request_log: RequestLog = field(default_factory=RequestLog)
+    journal: Journal | None = None
+    enable_trace: bool = False
+    sessions: Sessions = field(default_factory=Sessions)
     launch_command: str = ""
     launch: Mapping[str, Any] = field(default_factory=dict)
     startup_s: float = 0.0

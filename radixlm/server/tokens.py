@@ -7,7 +7,7 @@ import msgspec
 
 from radixlm.base.errors import RequestError
 from radixlm.frontend import checks
-from radixlm.frontend.intake import encode
+from radixlm.frontend.prompts import encode
 from radixlm.server.conversation import Conversation, template_kwargs
 from radixlm.server.exchange import Exchange, decode
 from radixlm.server.limits import MAX_CHOICES
@@ -111,7 +111,10 @@ async def handle_detokenize(exchange: Exchange) -> None:
 
 
 ROWS = tuple(
-    Row(prefix + path, ("POST",), handler, "user", "openai")
-    for path, handler in (("/tokenize", handle_tokenize), ("/detokenize", handle_detokenize))
+    Row(prefix + path, ("POST",), handler, "user", "openai", body)
+    for path, handler, body in (
+        ("/tokenize", handle_tokenize, TokenizeBody),
+        ("/detokenize", handle_detokenize, DetokenizeBody),
+    )
     for prefix in ("", "/v1")
 )

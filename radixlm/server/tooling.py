@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from radixlm.base.errors import RequestError
-from radixlm.parsers.constraint import WORDS, constraint_of, is_strict
+from radixlm.parsers.constraint import WORDS, Constraint, constraint_of, is_strict
 from radixlm.parsers.tools.table import TOOL_CALLS
 from radixlm.parsers.tools.toolbox import Tool, Toolbox
 from radixlm.server.services import Services
@@ -17,16 +17,21 @@ _NAME = re.compile(r"[^\s\"'<>{}()\[\]`]{1,256}")
 
 @dataclass(frozen=True)
 class ToolUse:
-    """Functions that the model may call. `shown` is what its template is given."""
+    """Functions that the model may call. `shown` is what its template is given, `demand` what a grammar makes sure of.
+
+    `forced`: the model must call.
+    """
 
     toolbox: Toolbox
     shown: list[dict[str, Any]]
+    demand: Constraint | None = None
+    forced: bool = False
 
 
 def tool_use(services: Services, tools: Any, tool_choice: Any = None, parallel: bool | None = None) -> ToolUse | None:
     """The tools of a request in OpenAI's form, or None when the model is to see none.
 
-    RequestError names what is wrong, and refuses what only a grammar could guarantee.
+    RequestError names what is wrong, and refuses what no grammar can guarantee.
     """
     toolbox = toolbox_of(tools)
     checked = toolbox.tools
@@ -35,16 +40,17 @@ def tool_use(services: Services, tools: Any, tool_choice: Any = None, parallel: 
         return None
     form = None if services.tool_call_parser is None else TOOL_CALLS.load(services.tool_call_parser)
     demand = constraint_of(checked, choice, parallel is not False, form)
-    if choice != "auto" and demand is not None:
-        raise RequestError(
-            f"tool_choice {choice!r} needs structured output, which is not supported yet; use auto or none",
-            "tool_choice",
-        )
     strict = is_strict(checked)
-    if strict is not None:
+    if choice == "auto" and strict is not None and demand is None:
         field = f"tools[{strict}].function.strict"
-        raise RequestError(f"{field} needs structured output, which is not supported yet", field)
-    return ToolUse(toolbox, tools)
+        message = (
+            f"{field} cannot be enforced under tool_choice auto: this server's --tool-call-parser is "
+            f"{services.tool_call_parser or 'unset'}, whose calls have no fixed frame; use required or a named function"
+        )
+        raise RequestError(message, field)
+    forced = choice != "auto"
+    shown = tools if choice in WORDS else [tool for tool in tools if tool["function"]["name"] == choice]
+    return ToolUse(toolbox, shown, demand, forced)
 
 
 def toolbox_of(tools: Any) -> Toolbox:

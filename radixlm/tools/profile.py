@@ -1,4 +1,4 @@
-"""`radixlm profile TRACE`: where a step's time goes, from a torch profiler's Chrome trace. Knows no tensor and no engine.
+"""`radixlm profile TRACE`: where a step's time goes, by a torch profiler's Chrome trace. Knows no tensor.
 
 Traces come from the server's /start_profile, or from `python -m radixlm.engine.step_cost --trace`. Kernels are grouped
 by what they do; a device gap is time in which nothing ran on it, and is put down to the kernel that ended it.
@@ -52,7 +52,7 @@ class Share:
 
 @dataclass
 class Breakdown:
-    """What a trace says: `span_us` from the first device event to the end of the last, of it `busy_us` with any running.
+    """What a trace says: `span_us` from the first device event to the last's end, of it `busy_us` with any running.
 
     `gaps` are the larger ones, by the kernel that ended them; `small_gaps` all others. `host` are calls of the driver.
     """

@@ -11,8 +11,10 @@ from radixlm.config.facts import HardwareFacts
 from radixlm.config.groups import Config
 from radixlm.config.resolve import resolve
 from radixlm.engine.build import assemble, probe
+from radixlm.engine.grammars import GrammarRoom
 from radixlm.engine.loop import Loop
 from radixlm.loader.weights import LoadedModel
+from radixlm.protocol.extras import Extras
 from radixlm.protocol.messages import (
     AbortReq,
     BatchTokenIDOutput,
@@ -34,12 +36,20 @@ class Output:
 
     tokens: list[int] = field(default_factory=list)
     finished: Finished | None = None
+    extras: list[Extras] = field(default_factory=list)
 
 
 class LocalEngine:
     """An engine on the CPU, or with device="cuda" on the GPU; `flags` are the server's, `run_ahead` is the depth."""
 
-    def __init__(self, loaded: LoadedModel, card: ModelCard, run_ahead: int = 0, **flags: Any) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        card: ModelCard,
+        run_ahead: int = 0,
+        grammars: GrammarRoom | None = None,
+        **flags: Any,
+    ) -> None:
         config = Config.from_flat({"model_path": "test", "device": "cpu", "dtype": "float32", **flags})
         facts = HOST if config.device.device == "cpu" else probe(config.device.device)
         available_bytes = facts.available_bytes if facts.gpu is None else facts.gpu.available_bytes
@@ -50,13 +60,17 @@ class LocalEngine:
         self.outputs: dict[int, Output] = {}
         self._inbox: list[Message] = []
         self._keys = 0
-        self._loop = Loop(engine.scheduler, engine.runner, self, self._take, run_ahead)
+        self.grammars = grammars or engine.grammars
+        self._loop = Loop(engine.scheduler, engine.runner, self, self._take, run_ahead, grammars=self.grammars)
 
     def drain(self, timeout_s: float = 0.0) -> Sequence[Message]:
         messages, self._inbox = self._inbox, []
         return messages
 
-    def submit(self, prompt: Sequence[int], params: SamplingParams, stream: bool = False, salt: str = "") -> int:
+    def submit(
+        self, prompt: Sequence[int], params: SamplingParams, stream: bool = False, salt: str = "", **asked: Any
+    ) -> int:
+        """`asked` are further fields of TokenizedGenerateReqInput."""
         self._keys += 1
         self.outputs[self._keys] = Output()
         self._inbox.append(
@@ -68,6 +82,7 @@ class LocalEngine:
                 stream=stream,
                 arrival_time=0.0,
                 namespace=CacheNamespace(cache_salt=salt),
+                **asked,
             )
         )
         return self._keys
@@ -109,6 +124,8 @@ class LocalEngine:
         for key, count in zip(message.keys.tolist(), message.counts.tolist(), strict=True):
             self.outputs[key].tokens += tokens[at : at + count]
             at += count
+        for key, extras in message.extras.items():
+            self.outputs[key].extras.append(extras)
         for finished in message.finished:
             assert self.outputs[finished.key].finished is None
             self.outputs[finished.key].finished = finished

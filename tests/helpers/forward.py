@@ -11,7 +11,7 @@ from radixlm.attention.base import AttentionBackend, AttentionFacts, ForwardCont
 from radixlm.attention.torch_native import TorchNative
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.config.card import ModelCard
-from radixlm.models.decoder import Decoder
+from radixlm.models.base import Model
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Harness:
 
     def __init__(
         self,
-        model: Decoder,
+        model: Model,
         dtype: torch.dtype = torch.float32,
         *,
         page_size: int = 16,

@@ -5,7 +5,7 @@ import torch
 
 from radixlm.config.card import ModelCard
 from radixlm.loader.dummy import fill_dummy
-from radixlm.models.decoder import Decoder
+from radixlm.models.base import Model
 from radixlm.models.table import ARCHITECTURES
 from tests.helpers.forward import Harness, Row
 
@@ -25,7 +25,7 @@ CARD = ModelCard(
 TIED = msgspec.structs.replace(CARD, tie_word_embeddings=True)
 
 
-def build(card: ModelCard) -> Decoder:
+def build(card: ModelCard) -> Model:
     return ARCHITECTURES.load(card.architecture)(card, torch.float32, CPU)
 
 
@@ -35,5 +35,5 @@ def checkpoint(card: ModelCard, seed: int = 0) -> dict[str, torch.Tensor]:
     return {parameter.name: parameter.data.clone() for parameter in model.parameters()}
 
 
-def logits(model: Decoder) -> torch.Tensor:
+def logits(model: Model) -> torch.Tensor:
     return Harness(model).step([Row(0, [1, 5, 7])])[0]

@@ -11,7 +11,7 @@ from torch import Tensor
 from radixlm.loader.card import load_card
 from radixlm.loader.source import resolve
 from radixlm.loader.weights import load_model
-from radixlm.models.decoder import Decoder
+from radixlm.models.base import Model
 from tests.helpers.checkpoints import CASES, VOCAB, make_checkpoint
 from tests.helpers.forward import Harness, Row
 
@@ -27,7 +27,7 @@ class Pair:
 
     reference: transformers.PreTrainedModel
     folder: Path
-    model: Decoder
+    model: Model
 
     def logits(self, tokens: list[int]) -> Tensor:
         with torch.inference_mode():
@@ -41,7 +41,7 @@ class Pair:
         return tokens[-count:]
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
     source = resolve(str(folder))
     return load_model(source, load_card(source), dtype, CPU).model
 

@@ -124,6 +124,28 @@ def test_demo_model(demo: tuple[LoadedModel, ModelCard], chunk: int, page: int, 
     print(f"{verdict.compared_tokens} tokens equal, {len(verdict.ties)} ties: {verdict.ties}")
 
 
+def test_the_order_and_pace_of_work_change_no_token(tmp_path: Path) -> None:
+    """Pacing, eviction and policies with requests that share prefixes, in a pool too small for all of them."""
+    make_checkpoint("qwen3", tmp_path)
+    source = resolve(str(tmp_path))
+    card = load_card(source)
+    loaded = load_model(source, card, torch.float32, CPU)
+    generator = torch.Generator().manual_seed(3)
+    shared = torch.randint(0, VOCAB, (40,), generator=generator).tolist()
+    prompts = [shared[: 8 * (i % 6)] + torch.randint(0, VOCAB, (9,), generator=generator).tolist() for i in range(18)]
+    expected = [o.tokens for o in LocalEngine(loaded, card, max_total_tokens=8192).generate(prompts, greedy(10))]
+    settings: list[dict[str, object]] = [
+        {"prefill_decode_interval": 3, "radix_eviction_policy": "tlru", "schedule_policy": "routing-key"},
+        {"min_free_slots_delay": 3, "max_running_requests": 5, "radix_eviction_policy": "slru",
+         "radix_eviction_policy_config": {"protected_threshold": 3}},
+        {"enable_prefill_delayer": True, "prefill_delayer_queue_min_ratio": 2.0, "schedule_policy": "lpm"},
+    ]  # fmt: skip
+    for depth, flags in enumerate(settings):
+        engine = LocalEngine(loaded, card, depth % 2, page_size=4, max_total_tokens=320, **flags)
+        assert [o.tokens for o in engine.generate(prompts, greedy(10))] == expected, flags
+        assert engine.scheduler.stats(0.0).evicted_tokens_total > 0
+
+
 def test_retraction_changes_no_token(tmp_path: Path) -> None:
     make_checkpoint("qwen3", tmp_path)
     source = resolve(str(tmp_path))

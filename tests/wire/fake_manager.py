@@ -11,9 +11,14 @@ import msgspec
 
 from radixlm.base.errors import RequestError
 from radixlm.config.card import ModelCard
+from radixlm.frontend import checks
 from radixlm.frontend.choice import Choice, ChoiceRequest
-from radixlm.protocol.control import Empty, FlushCacheReply, InternalStateReply
+from radixlm.frontend.records import record_of
+from radixlm.observability.record import RequestRecord
+from radixlm.protocol.control import FlushCacheReply, InternalStateReply, TreeNode, TreeReply
+from radixlm.protocol.extras import Extras
 from radixlm.protocol.messages import Finished, FinishReason, SchedulerReady, SchedulerStats, Started, TextOptions
+from tests.wire.fake_extras import extras_of
 
 CONTEXT_LEN = 1000
 EOS = 2
@@ -36,6 +41,10 @@ class FakeTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [self.bos_token_id] * add_special_tokens + [ord(c) for c in text]
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int | None]:
+        ids = self.encode(first)
+        return [*ids, *self.encode(second, False)], len(ids)
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join(chr(token) for token in ids if token != EOS or not skip_special_tokens)
 
@@ -48,6 +57,8 @@ class FakeTokenizer:
 
 class FakeTemplate:
     """Renders `<role>content` per message, and a last `<assistant>`; kwargs are shown so that tests can see them."""
+
+    source = "<role>content"
 
     def render(self, messages, tools=None, add_generation_prompt=True, continue_final_message=False, **kwargs):  # type: ignore[no-untyped-def]
         if not messages:
@@ -109,7 +120,12 @@ class FakeManager:
         return len(hit)
 
     async def control(self, verb: str, request: msgspec.Struct) -> msgspec.Struct:
-        assert isinstance(request, Empty)
+        if verb == "get_weights_by_name":
+            raise RequestError("Get parameter by name failed", "name")
+        if verb == "tree":
+            return TreeReply(
+                [TreeNode(-1, 32, 3, 1, 0, 2, [72, 105]), TreeNode(0, 16, 1, 0, 4, 0, [60, 98])], 9, 99, 48
+            )
         if verb == "flush_cache":
             return FlushCacheReply(not self.busy, "Requests are running." if self.busy else "Cache flushed.")
         return InternalStateReply({"step": 7})
@@ -124,11 +140,18 @@ class FakeManager:
         self.paused = False
         self.pauses.append("resume")
 
+    def records(self, most: int) -> list[RequestRecord]:
+        return [record_of(one, one.created, 0, None, 0.0) for one in list(self.live.values())[::-1][:most]]
+
     def healthy(self, now_monotonic: float) -> bool:
         return self.pulse_age_s < 20
 
     def _validate(self, request: ChoiceRequest) -> None:
+        if request.input_ids is not None:
+            checks.token_ids("input_ids", request.input_ids, self.card.vocab_size)
         size = len(self._prompt_ids(request))
+        if not size:
+            raise RequestError("The prompt has no tokens.", "text")
         if size >= CONTEXT_LEN:
             message = f"The input ({size} tokens) is longer than the model's context length ({CONTEXT_LEN} tokens)."
             raise RequestError(message, "input_ids", code="context_length_exceeded")
@@ -147,32 +170,45 @@ class FakeManager:
         rid = request.rid or uuid.uuid4().hex
         choice = Choice(rid, key, self._prompt_ids(request), request.stream, time.time(), self._abort_key)
         self.live[key] = choice
-        task = asyncio.get_running_loop().create_task(self._play(choice, self.script(request)))
+        if request.logprobs is not None:
+            start = min(request.logprobs.start, len(choice.prompt_ids))
+            choice.logprobs = msgspec.structs.replace(request.logprobs, start=start)
+        task = asyncio.get_running_loop().create_task(self._play(request, choice, self.script(request)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return choice
 
-    async def _play(self, choice: Choice, script: Script) -> None:
-        said = 0
+    async def _play(self, request: ChoiceRequest, choice: Choice, script: Script) -> None:
+        said, hidden = 0, request.hidden_states is not None
         for piece in itertools.cycle(script.pieces) if script.endless else script.pieces:
             await asyncio.sleep(script.pause_s)
             if choice.finished is not None:
                 return
             choice.started = self._started(choice, script)
-            choice.feed(piece, [ord(c) for c in piece], None)
+            tokens = [ord(c) for c in piece]
+            choice.feed(piece, tokens, None, extras_of(choice, tokens, not said, hidden))
             said += len(piece)
         await asyncio.sleep(script.pause_s)
         if choice.finished is None:
             choice.started = self._started(choice, script)
             tail = [EOS] if script.reason.matched == EOS else []
-            self._finish(choice, script.reason, said + len(tail), script.cached_tokens, tail)
+            extras = extras_of(choice, tail, not said, hidden)
+            self._finish(choice, script.reason, said + len(tail), script.cached_tokens, tail, extras)
 
     def _started(self, choice: Choice, script: Script) -> Started:
         return Started(choice.key, len(choice.prompt_ids), script.cached_tokens, 0.25, TextOptions())
 
-    def _finish(self, choice: Choice, reason: FinishReason, said: int, cached: int, tail: list[int]) -> None:
+    def _finish(
+        self,
+        choice: Choice,
+        reason: FinishReason,
+        said: int,
+        cached: int,
+        tail: list[int],
+        extras: Extras | None = None,
+    ) -> None:
         choice.finished_at = time.time()
-        choice.feed("", tail, Finished(choice.key, reason, len(choice.prompt_ids), said, cached, 0))
+        choice.feed("", tail, Finished(choice.key, reason, len(choice.prompt_ids), said, cached, 0), extras)
         del self.live[choice.key]
 
     def _abort_key(self, key: int) -> None:

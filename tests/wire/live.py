@@ -68,6 +68,18 @@ class LiveServer:
             assert time.monotonic() < deadline, state
             time.sleep(0.1)
 
+    def check_whole(self) -> None:
+        """Nothing runs or waits, an ordinary request works, and all pages come back with a flush."""
+        self.settle()
+        assert self.get("/health").status_code == 200
+        answer = self.post("/generate", {"text": "The sky is", "sampling_params": {"max_new_tokens": 4}})
+        assert answer.status_code == 200 and answer.json()["meta_info"]["completion_tokens"] >= 1
+        self.settle()
+        assert self.post("/flush_cache", {}).status_code == 200
+        state = self.internal_state()
+        assert state["kv_available_tokens"] == state["max_total_num_tokens"]
+        assert state["conservation_errors_total"] == 0
+
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30.0) -> int:
         """Send a signal and wait; the exit status."""
         if self.process.poll() is None:

@@ -5,6 +5,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiohttp
 import httpx
@@ -28,16 +29,8 @@ def server() -> Iterator[LiveServer]:
 
 @pytest.fixture(autouse=True)
 def after_check(server: LiveServer) -> Iterator[None]:
-    """After every test: nothing runs or waits, an ordinary request works, and all pages come back with a flush."""
     yield
-    server.settle()
-    assert server.get("/health").status_code == 200
-    assert server.post("/generate", FRANCE).json()["text"].startswith(" Paris")
-    server.settle()
-    assert server.post("/flush_cache", {}).status_code == 200
-    state = server.internal_state()
-    assert state["kv_available_tokens"] == state["max_total_num_tokens"]
-    assert state["conservation_errors_total"] == 0
+    server.check_whole()
 
 
 def test_generate_says_paris(server: LiveServer) -> None:
@@ -176,33 +169,73 @@ def test_abort_by_rid_and_of_all(server: LiveServer) -> None:
     asyncio.run(run())
 
 
-def test_metrics_add_up(server: LiveServer) -> None:
+def test_a_profile_and_a_weight(server: LiveServer, tmp_path: Path) -> None:
+    asked = {"output_dir": str(tmp_path), "profile_id": "one", "activities": ["CPU"]}
+    started = server.post("/start_profile", asked)
+    assert (started.status_code, started.text) == (200, "Start profiling.\n")
+    assert server.post("/start_profile", asked).status_code == 400
+    server.post("/generate", {"text": "hi", "sampling_params": {"max_new_tokens": 2}})
+    assert server.post("/stop_profile", {}).status_code == 200
+    assert (tmp_path / "one-TP-0.trace.json.gz").stat().st_size > 0
+    rows = server.post("/get_weights_by_name", {"name": "model.norm.weight", "truncate_size": 3}).json()
+    assert len(rows) == 3 and all(isinstance(value, float) for value in rows)
+    assert server.post("/get_weights_by_name", {"name": "nobody"}).status_code == 400
+
+
+def test_metrics_are_what_clients_count_under_concurrency(server: LiveServer) -> None:
+    """32 requests at once, streams and not, with shared beginnings; one refused and one hung up beside them."""
+
     def value(name: str, labels: str = "") -> float:
         lines = server.get("/metrics").text.splitlines()
-        return sum(
-            float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"sglang:{name}{{") and labels in line
-        )
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name}{{") and labels in line)
 
-    names = (
-        "prompt_tokens_total",
-        "generation_tokens_total",
-        "num_requests_total",
-        "time_to_first_token_seconds_count",
-    )
-    before = {name: value(name) for name in names}
-    usage = [server.post("/generate", FRANCE).json()["meta_info"] for _ in range(5)]
-    body = {**FRANCE, "stream": True}
-    for _ in range(3):
-        httpx.post(server.url + "/generate", json=body, timeout=60)
-    assert server.post("/generate", {"text": "x", "sampling_params": {"top_p": 7}}).status_code == 400
-    time.sleep(1.5)
-    after = {name: value(name) for name in names}
-    gained = {name: after[name] - before[name] for name in names}
-    assert gained["num_requests_total"] == gained["time_to_first_token_seconds_count"] == 8
-    assert gained["prompt_tokens_total"] == 8 * usage[0]["prompt_tokens"]
-    assert gained["generation_tokens_total"] == 8 * 16
-    assert value("num_running_reqs") == value("num_queue_reqs") == 0
-    assert value("max_total_num_tokens") > 0
+    async def one(client: httpx.AsyncClient, number: int) -> dict[str, int]:
+        params = {"max_new_tokens": 4 + number % 5, "temperature": 0, "ignore_eos": True}
+        body = {
+            "text": f"{'Once upon a time. ' * 8}{number % 6} and",
+            "sampling_params": params,
+            "stream": number % 2 == 0,
+        }
+        text = (await client.post("/generate", json=body)).text
+        last = text.split("data: ")[-2] if number % 2 == 0 else text
+        meta: dict[str, int] = json.loads(last)["meta_info"]
+        return meta
+
+    async def hang_up(client: httpx.AsyncClient) -> None:
+        async with client.stream("POST", "/generate", json={**ENDLESS, "stream": True}) as response:
+            await anext(response.aiter_lines())
+
+    async def load() -> list[dict[str, int]]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+            refused = client.post("/generate", json={"text": "x", "sampling_params": {"top_p": 7}})
+            metas = asyncio.gather(*(one(client, number) for number in range(32)))
+            await hang_up(client)
+            assert (await refused).status_code == 400
+            return await metas
+
+    clients = {
+        "prompt_tokens": "prompt_tokens",
+        "completion_tokens": "generation_tokens",
+        "cached_tokens": "cached_tokens",
+    }
+    counted = [f"sglang:{name}_total" for name in (*clients.values(), "num_requests", "num_aborted_requests")]
+    processed = ('mode="decode"', 'mode="prefill_compute"', 'mode="prefill_cache"')
+    names = [*counted, "sglang:time_to_first_token_seconds_count", "radixlm:num_requests_received_total"]
+    before = {name: value(name) for name in names} | {m: value("sglang:realtime_tokens_total", m) for m in processed}
+    metas = asyncio.run(load())
+    server.settle()
+    time.sleep(1.2)  # a pulse
+    after = {name: value(name) for name in names} | {m: value("sglang:realtime_tokens_total", m) for m in processed}
+    gained = {name: after[name] - before[name] for name in after}
+    assert gained["sglang:num_requests_total"] == gained["radixlm:num_requests_received_total"] == 33
+    assert gained["sglang:time_to_first_token_seconds_count"] == 33
+    assert gained["sglang:num_aborted_requests_total"] == 1
+    hung_up = {ours: gained[f"sglang:{name}_total"] - sum(m[ours] for m in metas) for ours, name in clients.items()}
+    assert hung_up["prompt_tokens"] == 4 and hung_up["cached_tokens"] == 0 and hung_up["completion_tokens"] >= 1
+    assert gained['mode="decode"'] == gained["sglang:generation_tokens_total"]
+    assert gained['mode="prefill_compute"'] + gained['mode="prefill_cache"'] == gained["sglang:prompt_tokens_total"]
+    assert value("sglang:num_running_reqs") == value("sglang:num_queue_reqs") == 0
+    assert value("sglang:max_total_num_tokens") > 0
 
 
 def test_in_batch_sharing_over_http(server: LiveServer) -> None:

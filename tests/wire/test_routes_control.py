@@ -207,6 +207,9 @@ def test_the_table_is_sound():
     assert {row.path for row in table if row.level == "admin"} == {
         "/flush_cache",
         "/configure_logging",
+        "/get_weights_by_name",
+        "/start_profile",
+        "/stop_profile",
         "/pause_generation",
         "/continue_generation",
     }

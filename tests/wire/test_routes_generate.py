@@ -167,3 +167,22 @@ def test_an_abort_by_the_user_answers_200_with_the_text_so_far(live):
     assert answer.status_code == 200
     assert answer.json()["text"].startswith("x")
     assert answer.json()["meta_info"]["finish_reason"]["type"] == "abort"
+
+
+def test_a_session_carries_ids_from_turn_to_turn(live):
+    opened = live.http.post("/open_session", json={"capacity_of_str_len": 1000, "session_id": "talk"})
+    assert opened.json() == "talk"
+    assert live.http.post("/open_session", json={"capacity_of_str_len": 1000, "session_id": "talk"}).status_code == 400
+    first = live.generate(
+        input_ids=[5, 6], rid="one", session_params={"id": "talk"}, sampling_params={"max_new_tokens": 2}
+    ).json()
+    on = {"id": "talk", "rid": "one"}
+    streamed = live.generate(input_ids=[9], rid="two", session_params=on, stream=True, return_prompt_token_ids=True)
+    assert events(streamed)[-1]["prompt_token_ids"] == [5, 6, *first["output_ids"], 9]
+    unknown = live.generate(input_ids=[9], session_params={"id": "talk", "rid": "nobody"})
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "session_params.rid")
+    several = live.generate(input_ids=[[9], [8]], session_params={"id": "talk"})
+    assert several.status_code == 400
+    assert live.http.post("/close_session", json={"session_id": "talk"}).status_code == 200
+    gone = live.generate(input_ids=[9], session_params={"id": "talk"})
+    assert gone.json()["error"]["message"] == "Invalid request: session talk does not exist"

@@ -165,7 +165,7 @@ def test_items(live):
         ({"input": "a", "tools": [{"type": "function"}]}, "tools[0].function.name"),
         ({"input": "a", "tools": [{"type": "web_search"}]}, "tools"),
         ({"input": "a", "tool_choice": "required"}, "tool_choice"),
-        ({"input": "a", "include": ["message.output_text.logprobs"]}, "include"),
+        ({"input": "a", "include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs"),
         ({"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
         ({"input": "a", "background": True, "stream": True}, "background"),
         ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format"),

@@ -7,6 +7,7 @@ import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from radixlm.frontend.template import ChatTemplate
+from radixlm.protocol.grammar import Thinking
 from radixlm.protocol.messages import FinishReason
 from tests.wire.fake_manager import Script
 from tests.wire.serving import live_server
@@ -223,16 +224,76 @@ def test_an_answer_that_is_only_thinking_can_be_content(live):
     assert whole(live.chat("hi", chat_template_kwargs=kwargs).json())[:2] == ("Hm", "Hm")
 
 
+# ---- what grammars make sure of
+
+
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_forced_call_is_a_grammar_in_the_models_own_form(live, stream):
+    say(live, ONE, 4)
+    answer = live.chat("hi", tools=TOOLS, tool_choice=NAMED, stream=stream)
+    told = summed(events(answer)) if stream else whole(answer.json())
+    assert told == ("", "", [("get_weather", '{"city": "Łódź"}')], "tool_calls")
+    [request] = live.manager.requests
+    tag = json.loads(request.sampling_params["structural_tag"])
+    assert [structure["schema"]["required"] for structure in tag["structures"]] == [["city"]]
+    assert tag["at_least_one"] and tag["tags_only"] and tag["stop_after_first"]
+    assert request.text.startswith("TOOLS get_weather;") and request.thinking == Thinking("</think>", "<think>", False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_call_at_most_is_a_schema_and_read_as_such(live, stream):
+    say(live, '[{"name": "ping", "parameters": {"n": 1}}]', 4)
+    fields = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "reasoning_effort": "none"}
+    answer = live.chat("hi", stream=stream, **fields)
+    told = summed(events(answer)) if stream else whole(answer.json())
+    assert told == ("", "", [("ping", '{"n": 1}')], "tool_calls")
+    [request] = live.manager.requests
+    assert json.loads(request.sampling_params["json_schema"])["maxItems"] == 1 and request.thinking is None
+
+
+def test_strict_tools_leave_the_answer_free_until_a_call(live):
+    live.chat("hi", tools=[STRICT, PING])
+    live.chat("hi", tools=[STRICT], response_format={"type": "json_object"}, reasoning_effort="low")
+    first, second = live.manager.requests
+    assert json.loads(first.sampling_params["structural_tag"])["at_least_one"] is False
+    assert second.sampling_params["json_schema"] == '{"type": "object"}' and second.thinking == Thinking("</think>")
+    assert "structural_tag" not in second.sampling_params
+    with live_server(tool_call_parser="glm45") as other:
+        refused = other.chat("hi", tools=[STRICT])
+        assert refused.status_code == 400 and refused.json()["param"] == "tools[0].function.strict"
+        say(other, '[{"name": "get_weather", "parameters": {}}]')
+        assert whole(other.chat("hi", tools=[STRICT], tool_choice="required").json())[2] == [("get_weather", "{}")]
+
+
+def test_formats_and_processors_arrive(live):
+    schema = {"type": "object", "properties": {"a": {"type": "null"}}}
+    asked = {"type": "json_schema", "json_schema": {"name": "x", "strict": False, "schema": schema}}
+    live.chat("hi", response_format=asked, custom_logit_processor="P", custom_params={"thinking_budget": 3})
+    live.chat("hi", response_format={"type": "json_schema", "schema": schema})
+    live.chat("hi", regex="a+")
+    live.http.post("/v1/completions", json={"prompt": "x", "ebnf": "root ::= x"})
+    live.generate(text="x<think>", require_reasoning=True, sampling_params={"regex": "a"}, custom_logit_processor="Q")
+    one, two, three, four, five = live.manager.requests
+    assert json.loads(one.sampling_params["json_schema"]) == json.loads(two.sampling_params["json_schema"]) == schema
+    assert one.processor == "P" and one.sampling_params["custom_params"] == {"thinking_budget": 3}
+    assert three.sampling_params["regex"] == "a+" and four.sampling_params["ebnf"] == "root ::= x"
+    assert four.answer_at_once and not five.answer_at_once
+    assert five.processor == "Q" and five.thinking == Thinking("</think>")
+
+
 # ---- refusals
 
 
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice", "structured output"),
         (
-            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "ping"}}},
-            *("tool_choice", "structured output"),
+            {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
+            *("tool_choice", "give one of them"),
         ),
         (
             {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nobody"}}},
@@ -240,10 +301,6 @@ def test_an_answer_that_is_only_thinking_can_be_content(live):
         ),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
         ({"tools": TOOLS, "tool_choice": "sometimes"}, "tool_choice", "must be one of"),
-        (
-            {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
-            *("tools[0].function.strict", "structured output"),
-        ),
         ({"tools": [PING, {"type": "web_search"}]}, "tools[1]", "type function"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name", "name"),
         (

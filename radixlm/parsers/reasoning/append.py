@@ -2,8 +2,10 @@
 
 from radixlm.parsers.reader import Malformed, Read
 from radixlm.parsers.reasoning.base import ReasoningParser
+from radixlm.protocol.grammar import Thinking
 
 _OPENER = "<think>"
+_CLOSER = "</think>"
 
 
 class _Append(ReasoningParser):
@@ -34,6 +36,9 @@ class AppendThink:
 
     def inside(self, prompt: str, continued: str = "") -> bool:
         return not continued and prompt.rstrip().endswith(_OPENER)
+
+    def thinking(self, prompt: str, continued: str = "") -> Thinking | None:
+        return Thinking(_CLOSER) if self.inside(prompt, continued) else None
 
     def parser(self, inside: bool, interrupts: tuple[str, ...] = ()) -> ReasoningParser:
         return _Append(inside)

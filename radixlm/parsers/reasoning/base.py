@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from radixlm.parsers.machine import Machine
+from radixlm.protocol.grammar import Thinking
 
 
 class ReasoningParser(Machine):
@@ -39,6 +40,9 @@ class ReasoningFormat(Protocol):
 
     def why_not(self, template: str) -> list[str]:
         """The reasons why a model with this chat template does not think in this format."""
+
+    def thinking(self, prompt: str, continued: str = "") -> Thinking | None:
+        """How the answer after the rendered `prompt` is told from thinking; None when it begins at once."""
 
     def inside(self, prompt: str, continued: str = "") -> bool:
         """Whether what follows the rendered `prompt` begins inside thinking.

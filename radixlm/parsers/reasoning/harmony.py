@@ -4,6 +4,9 @@ from radixlm.parsers.events import Content, Reasoning
 from radixlm.parsers.harmony import BEGIN, MESSAGE, header_of, read_body
 from radixlm.parsers.reader import Read
 from radixlm.parsers.reasoning.base import ReasoningParser
+from radixlm.protocol.grammar import Thinking
+
+_FINAL = "<|channel|>final<|message|>"  # the answer's header; analysis and calls come before it
 
 
 class _Harmony(ReasoningParser):
@@ -65,6 +68,9 @@ class Harmony:
 
     def inside(self, prompt: str, continued: str = "") -> bool:
         return False
+
+    def thinking(self, prompt: str, continued: str = "") -> Thinking | None:
+        return Thinking(_FINAL)
 
     def parser(self, inside: bool, interrupts: tuple[str, ...] = ()) -> ReasoningParser:
         return _Harmony()

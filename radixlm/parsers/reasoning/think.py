@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from radixlm.parsers.events import Content, Reasoning
 from radixlm.parsers.reader import Malformed, Read, Tags
 from radixlm.parsers.reasoning.base import ReasoningParser
+from radixlm.protocol.grammar import Thinking
 
 _NEWLINES = re.compile(r"\n*")
 
@@ -41,6 +42,13 @@ class ThinkFormat:
         if continued.lstrip().startswith(self.opener):
             return True
         return given.rstrip().endswith(self.opener.rstrip())
+
+    def thinking(self, prompt: str, continued: str = "") -> Thinking | None:
+        if self.inside(prompt, continued):
+            return Thinking(self.closer)
+        if continued or prompt.rstrip().endswith(self.closer):
+            return None
+        return Thinking(self.closer, self.opener, inside=False)
 
     def parser(self, inside: bool, interrupts: tuple[str, ...] = ()) -> ReasoningParser:
         return _Think(self, inside, interrupts if self.tools_interrupt else ())

@@ -56,6 +56,6 @@ async def handle_count_tokens(exchange: Exchange) -> None:
 
 
 ROWS = (
-    Row("/v1/messages", ("POST",), handle_messages, "user", "anthropic"),
-    Row("/v1/messages/count_tokens", ("POST",), handle_count_tokens, "user", "anthropic"),
+    Row("/v1/messages", ("POST",), handle_messages, "user", "anthropic", MessagesBody, "generation"),
+    Row("/v1/messages/count_tokens", ("POST",), handle_count_tokens, "user", "anthropic", CountBody),
 )

@@ -6,6 +6,7 @@ import msgspec
 
 from radixlm.base.errors import RequestError
 from radixlm.server.conversation import Conversation, template_kwargs, thinking_kwargs
+from radixlm.server.formats import ANY_OBJECT, json_text
 from radixlm.server.refused import Refusals, Refused
 from radixlm.server.services import Services
 from radixlm.server.tooling import tool_use
@@ -82,10 +83,10 @@ def sampling_params(body: Body) -> dict[str, Any]:
 
 def _schema(asked: str | dict[str, Any]) -> str:
     if isinstance(asked, dict):
-        return msgspec.json.encode(asked).decode()
+        return json_text(asked)
     if asked != "json":
         raise RequestError(f"format must be 'json' or a JSON schema, not {asked!r}", "format")
-    return '{"type": "object"}'
+    return ANY_OBJECT
 
 
 def conversation_of(services: Services, body: ChatBody) -> Conversation:

@@ -116,8 +116,8 @@ async def handle_show(exchange: Exchange) -> None:
 
 
 ROWS = (
-    Row("/api/chat", ("POST",), handle_chat, "user", "ollama"),
-    Row("/api/generate", ("POST",), handle_generate, "user", "ollama"),
-    Row("/api/show", ("POST",), handle_show, "user", "ollama"),
+    Row("/api/chat", ("POST",), handle_chat, "user", "ollama", ChatBody, "generation"),
+    Row("/api/generate", ("POST",), handle_generate, "user", "ollama", GenerateBody, "generation"),
+    Row("/api/show", ("POST",), handle_show, "user", "ollama", ShowBody),
     Row("/api/tags", ("GET",), handle_tags, "user", "ollama"),
 )

@@ -1,15 +1,18 @@
 """The shape of chat answers: deltas and whole messages with content, thinking, tool calls. Knows no request field."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from radixlm.frontend.choice import Update
 from radixlm.parsers.events import Answer, Content, Event, Reasoning, ToolOpen
 from radixlm.parsers.pipeline import AnswerParser
+from radixlm.protocol.extras import Extras
+from radixlm.protocol.messages import FinishReason
 from radixlm.server.errors import openai_event
 from radixlm.server.generation import Transcript, error_of
-from radixlm.server.openai.common import Frame, finish_of
+from radixlm.server.openai.common import Frame, finish_of, hidden_of
+from radixlm.server.openai.logprobs import ChatLogprobs
 from radixlm.server.parsing import Parsers, ReasoningCounter
 
 
@@ -21,8 +24,9 @@ def call_id() -> str:
 class _Said:
     """What is known of one choice's answer."""
 
-    def __init__(self, parser: AnswerParser, counter: ReasoningCounter | None) -> None:
+    def __init__(self, parser: AnswerParser, counter: ReasoningCounter | None, logprobs: ChatLogprobs | None) -> None:
         self.calls = 0
+        self.logprobs = logprobs
         self._parser = parser
         self._counter = counter
 
@@ -44,9 +48,11 @@ class _Said:
 class ChatView:
     """Answers of /v1/chat/completions. In a stream the finish chunks come after all choices have ended."""
 
-    def __init__(self, frame: Frame, parsers: Parsers) -> None:
+    def __init__(self, frame: Frame, parsers: Parsers, logprobs: Callable[[], ChatLogprobs] | None = None) -> None:
+        """`logprobs` makes what shows each choice's log probabilities."""
         self._frame = frame
         self._parsers = parsers
+        self._logprobs = logprobs
         self._said: dict[int, _Said] = {}
 
     def events(self, transcript: Transcript, update: Update) -> Iterator[Any]:
@@ -57,14 +63,23 @@ class ChatView:
         if transcript.index not in self._said:
             yield self._chunk(transcript, {"reasoning_content": None, "role": "assistant", "content": ""})
         said = self._of(transcript)
-        for event in said.take(update.text, update.token_ids, update.finished is not None):
-            yield self._chunk(transcript, _delta(event))
+        deltas = [_delta(event) for event in said.take(update.text, update.token_ids, update.finished is not None)]
+        logprobs = _shown_logprobs(said, update.extras, update.text, transcript.reason)
+        if logprobs is not None and logprobs["content"] and not deltas:
+            deltas = [{"reasoning_content": None, "content": ""}]
+        for delta in deltas:
+            yield self._chunk(transcript, delta, logprobs=logprobs)
+            logprobs = None  # they ride on the first
 
-    def closing(self, transcripts: Sequence[Transcript]) -> Iterable[Any]:
+    def closing(self, transcripts: Sequence[Transcript]) -> Iterator[Any]:
         for transcript in transcripts:
             if error_of(transcript.reason) is None:
                 reason, matched = finish_of(transcript.reason)
                 yield self._chunk(transcript, {"reasoning_content": None}, self._finish(transcript, reason), matched)
+        for transcript in transcripts:
+            hidden = hidden_of(transcript)
+            if hidden is not None:
+                yield self._chunk(transcript, {"reasoning_content": None, "hidden_states": hidden})
         if self._frame.final_usage:
             head = self._frame.head(transcripts[0], "chat.completion.chunk")
             yield {**head, "choices": [], "usage": self._usage(transcripts)}
@@ -80,7 +95,8 @@ class ChatView:
     def _of(self, transcript: Transcript) -> _Said:
         said = self._said.get(transcript.index)
         if said is None:
-            said = self._said[transcript.index] = _Said(self._parsers.begin(), self._parsers.counter())
+            logprobs = self._logprobs() if self._logprobs is not None else None
+            said = self._said[transcript.index] = _Said(self._parsers.begin(), self._parsers.counter(), logprobs)
         return said
 
     def _finish(self, transcript: Transcript, reason: str | None) -> str | None:
@@ -91,8 +107,8 @@ class ChatView:
         return self._frame.usage(transcripts, sum(self._of(one).reasoning_tokens for one in transcripts))
 
     def _choice(self, transcript: Transcript) -> dict[str, Any]:
-        answer = Answer()
-        answer.take(self._of(transcript).take(transcript.text, transcript.token_ids, True))
+        answer, said = Answer(), self._of(transcript)
+        answer.take(said.take(transcript.text, transcript.token_ids, True))
         message: dict[str, Any] = {
             "role": "assistant",
             "content": answer.content,
@@ -109,12 +125,14 @@ class ChatView:
                 for index, call in enumerate(answer.calls)
             ]
         reason, matched = finish_of(transcript.reason)
+        hidden = hidden_of(transcript)
         return {
             "index": transcript.index,
             "message": message,
-            "logprobs": None,
+            "logprobs": _shown_logprobs(said, transcript.extras, transcript.text, transcript.reason),
             "finish_reason": self._finish(transcript, reason),
             "matched_stop": None if answer.calls else matched,
+            **({} if hidden is None else {"hidden_states": hidden}),
         }
 
     def _chunk(
@@ -123,13 +141,14 @@ class ChatView:
         delta: dict[str, Any],
         finish_reason: str | None = None,
         matched_stop: int | str | None = None,
+        logprobs: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         chunk = self._frame.head(transcript, "chat.completion.chunk")
         chunk["choices"] = [
             {
                 "index": transcript.index,
                 "delta": delta,
-                "logprobs": None,
+                "logprobs": logprobs,
                 "finish_reason": finish_reason,
                 "matched_stop": matched_stop,
             }
@@ -137,6 +156,15 @@ class ChatView:
         if self._frame.continuous_usage:
             chunk["usage"] = self._usage([transcript])
         return chunk
+
+
+def _shown_logprobs(
+    said: _Said, extras: Sequence[Extras], text: str, reason: FinishReason | None
+) -> dict[str, Any] | None:
+    """The `logprobs` of new text and its extras; None where they were not asked for."""
+    if said.logprobs is None:
+        return None
+    return {"content": [entry.json for entry in said.logprobs.take(extras, text, reason)]}
 
 
 def _delta(event: Event) -> dict[str, Any]:

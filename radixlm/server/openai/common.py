@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
+from radixlm.base.errors import RequestError
 from radixlm.frontend.choice import ChoiceRequest
 from radixlm.protocol.messages import CacheNamespace, FinishReason
+from radixlm.server.formats import of_response_format
 from radixlm.server.generation import Transcript, choice_seed
 from radixlm.server.names import renamed, served_name
 from radixlm.server.native import check_rid
@@ -33,6 +35,9 @@ SAMPLING_NAMES = {
     "ignore_eos": "ignore_eos",
     "skip_special_tokens": "skip_special_tokens",
     "logit_bias": "logit_bias",
+    "regex": "regex",
+    "ebnf": "ebnf",
+    "custom_params": "custom_params",
     "seed": "sampling_seed",
 }
 
@@ -71,13 +76,16 @@ class CommonBody(msgspec.Struct, kw_only=True, frozen=True):
     priority: int | None = None
     extra_key: str | None = None
     cache_salt: str | None = None
+    response_format: dict[str, Any] | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    custom_params: dict[str, Any] | None = None
+    custom_logit_processor: str | None = None
 
 
 COMMON_REFUSED = (
-    Refused("response_format", ({"type": "text"},)),
-    *(Refused(name) for name in ("regex", "ebnf", "json_schema", "structural_tag", "logprobs")),
-    *(Refused(name) for name in ("custom_params", "custom_logit_processor", "watermark", "lora_path")),
-    *(Refused(name) for name in ("return_hidden_states", "return_routed_experts", "return_token_ids")),
+    *(Refused(name) for name in ("structural_tag", "watermark", "lora_path")),
+    *(Refused(name) for name in ("return_routed_experts", "return_token_ids")),
     *(Refused(name) for name in ("return_cached_tokens_details", "return_spec_tokens_details")),
     *(Refused(name) for name in ("session_id", "bootstrap_host", "bootstrap_port", "bootstrap_room")),
     *(Refused(name, (0,)) for name in ("routed_dp_rank", "data_parallel_rank")),
@@ -87,13 +95,20 @@ COMMON_REFUSED = (
 def sampling_of(body: CommonBody) -> dict[str, Any]:
     """The sampling parameters the client gave, under their native names."""
     given = {native: getattr(body, name) for name, native in SAMPLING_NAMES.items()}
-    return {native: value for native, value in given.items() if value is not None}
+    params = {native: value for native, value in given.items() if value is not None}
+    for kind, text in of_response_format(body.response_format).items():
+        if params.get(kind):
+            raise RequestError(f"response_format and {kind} exclude each other", "response_format")
+        params[kind] = text
+    return params
 
 
-def own_names(max_tokens: str, prompt: str) -> AbstractContextManager[None]:
+def own_names(max_tokens: str, prompt: str, top_logprobs: str = "top_logprobs") -> AbstractContextManager[None]:
     """Errors of validation speak of native fields; inside this block they name the route's own instead."""
     shown = {native: name for name, native in SAMPLING_NAMES.items()}
-    return renamed(shown | {"max_new_tokens": max_tokens, "text": prompt, "input_ids": prompt})
+    shown |= {"json_schema": "response_format", "structural_tag": "response_format"}
+    lengths = {"max_new_tokens": max_tokens, "text": prompt, "input_ids": prompt, "top_logprobs_num": top_logprobs}
+    return renamed(shown | lengths)
 
 
 def expand(prompts: Sequence[ChoiceRequest], n: int, rid: str | None) -> list[ChoiceRequest]:
@@ -118,6 +133,15 @@ def namespace_of(body: CommonBody) -> CacheNamespace:
 def finish_of(reason: FinishReason | None) -> tuple[str | None, int | str | None]:
     """(finish_reason, matched_stop) of a choice; (None, None) while it runs."""
     return (reason.type, reason.matched) if reason is not None else (None, None)
+
+
+def hidden_of(transcript: Transcript) -> list[float] | None:
+    """The last hidden vector of a choice that was asked for them."""
+    for extras in reversed(transcript.extras):
+        if extras.hidden is not None and len(extras.hidden):
+            vector: list[float] = extras.hidden[-1].tolist()
+            return vector
+    return None
 
 
 class Frame:

@@ -14,6 +14,7 @@ from radixlm.config.capacity import (
     ELEMENT_BYTES,
     PoolSize,
     budget_report,
+    chunk_graph_sizes,
     graph_sizes,
     kv_pool_tokens,
     most_step_tokens,
@@ -205,6 +206,29 @@ def test_laptop_starts_the_demo() -> None:
 def test_graph_sizes(flags: dict[str, Any], most_rows: int, sizes: tuple[int, ...]) -> None:
     resolved = resolve(Config.from_flat({"model_path": "m", **flags}), MACHINES["h200"], QWEN3_8B)
     assert graph_sizes(resolved, most_rows) == sizes
+
+
+@pytest.mark.parametrize(
+    ("flags", "sizes"),
+    [
+        ({"cuda_graph_max_bs_prefill": 100}, (16, 32, 64, 96, 100)),
+        ({"cuda_graph_max_bs_prefill": 16}, (16,)),
+        ({"cuda_graph_bs_prefill": [900, 3, 900]}, (3, 900)),
+        ({"chunked_prefill_size": 64, "max_running_requests": 48}, (16, 32, 64)),
+        ({"disable_prefill_cuda_graph": True}, ()),
+    ],
+)
+def test_chunk_graph_sizes(flags: dict[str, Any], sizes: tuple[int, ...]) -> None:
+    resolved = resolve(Config.from_flat({"model_path": "m", **flags}), MACHINES["h200"], QWEN3_8B)
+    assert chunk_graph_sizes(resolved) == sizes
+
+
+@given(st.integers(512, 16_384))
+def test_chunk_graph_sizes_reach_all_tokens_and_waste_little(most_tokens: int) -> None:
+    flags = {"model_path": "m", "cuda_graph_max_bs_prefill": most_tokens}
+    sizes = chunk_graph_sizes(resolve(Config.from_flat(flags), MACHINES["h200"], QWEN3_8B))
+    assert sizes[-1] == min(most_tokens, 8192) and len(sizes) <= 50
+    assert all(high - low <= max(32, low // 8) for low, high in pairwise(sizes))
 
 
 @given(st.integers(1, 4096))

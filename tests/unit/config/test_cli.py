@@ -74,16 +74,20 @@ def test_every_working_flag_can_be_given() -> None:
     own_words = {
         "json_model_override_args": ["{}"],
         "extra_metric_labels": ['{"a": "b"}'],
+        "radix_eviction_policy_config": ['{"threshold": 2}'],
+        "kv_events_config": ['{"publisher": "zmq"}'],
         "watchdog_timeout": ["7"],
         "log_requests_level": ["1"],
+        "detokenizer_worker_num": ["1"],
         "fastapi_root_path": ["/prefix"],
         "retraction_policy": ["length"],  # the other one needs priority scheduling
     }
+    companions = {"export_metrics_to_file": ["--export-metrics-to-file-dir", "/tmp"]}
     for item in fields_by_name().values():
         given = own_words.get(item.name) or (list(item.flag.choices[-1:]) if item.flag.choices else words[item.base])
         for spelling in item.spellings:
             model = [] if item.name == "model_path" else ["m"]
-            config = read_serve([*model, spelling, *given])
+            config = read_serve([*model, spelling, *given, *companions.get(item.name, [])])
             assert config.flat()[item.name] == item.read(given) != (item.default if item.kind == "switch" else object())
 
 

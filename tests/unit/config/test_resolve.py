@@ -186,6 +186,28 @@ def test_decode_graphs(machine: str, flags: dict[str, Any], backend: str | None,
     assert state.decode_graphs == (backend == "full")
 
 
+@pytest.mark.parametrize(
+    ("card", "flags", "backend", "tokens"),
+    [
+        ("qwen3-8b", {}, "breakable", 2560),
+        ("smollm2", {}, "breakable", 8192),
+        ("smollm2", {"chunked_prefill_size": -1, "max_prefill_tokens": 50_000}, "breakable", 50_000),
+        ("qwen3-8b", {"cuda_graph_max_bs_prefill": 7000}, "breakable", 7000),
+        ("qwen3-8b", {"cuda_graph_bs_prefill": [9, 300]}, "breakable", 300),
+        ("qwen3-8b", {"disable_cuda_graph": True}, "disabled", None),
+        ("qwen3-8b", {"disable_prefill_cuda_graph": True}, "disabled", None),
+        ("qwen3-8b", {"disable_decode_cuda_graph": True}, "breakable", 2560),
+        ("qwen3-8b", {"disable_cuda_graph": True, "cuda_graph_backend_prefill": "breakable"}, "breakable", 2560),
+        ("qwen3-8b", {"device": "cpu"}, None, None),
+    ],
+)
+def test_prefill_graphs(card: str, flags: dict[str, Any], backend: str | None, tokens: int | None) -> None:
+    state = run(MACHINES["h200"], card, **flags)
+    assert state.config.device.cuda_graph_backend_prefill == backend
+    assert state.config.device.cuda_graph_max_bs_prefill == tokens
+    assert state.prefill_graphs == (backend == "breakable")
+
+
 def test_cards_are_distinct() -> None:
     """The table means something only if its models differ in what the rules read."""
     assert {card.dtype for card in (SMOLLM2, QWEN3_8B, LONG_FP32)} == {"float16", "bfloat16", "float32"}

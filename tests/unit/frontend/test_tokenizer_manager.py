@@ -14,6 +14,7 @@ from radixlm.config.card import GenerationDefaults, ModelCard
 from radixlm.frontend.choice import Choice, ChoiceRequest, Update
 from radixlm.frontend.detokenizer import Detokenizer
 from radixlm.frontend.tokenizer_manager import TokenizerManager, TokenizerManagerConfig
+from radixlm.observability.record import RequestRecord
 from radixlm.protocol import control
 from radixlm.protocol.messages import (
     AbortReq,
@@ -52,11 +53,14 @@ class FakeLink:
     def send(self, message: ToScheduler) -> None:
         self.sent.append(message)
 
-    async def receive(self) -> FromScheduler:
-        message = await self.incoming.get()
-        if isinstance(message, Exception):
-            raise message
-        return message
+    async def receive(self) -> list[FromScheduler]:
+        arrived = [await self.incoming.get()]
+        while not self.incoming.empty():
+            arrived.append(self.incoming.get_nowait())
+        for message in arrived:
+            if isinstance(message, Exception):
+                raise message
+        return [message for message in arrived if not isinstance(message, Exception)]
 
     def close(self) -> None: ...
 
@@ -82,8 +86,16 @@ class World:
         tokenizer = settings.pop("tokenizer", TOKENIZER)
         config = TokenizerManagerConfig(**{"context_len": 100, **settings})
         detokenizer = None if tokenizer is None else Detokenizer(TOKENIZER)
+        self.records: list[RequestRecord] = []
         self.manager = TokenizerManager(
-            config, CARD, tokenizer, self.link, detokenizer, self.metrics, now=lambda: self.clock
+            config,
+            CARD,
+            tokenizer,
+            self.link,
+            detokenizer,
+            self.metrics,
+            now=lambda: self.clock,
+            on_ended=self.records.append,
         )
 
     def ready(self, capacity: int) -> None:
@@ -136,6 +148,27 @@ def ended(key: int, reason: FinishReason, tokens: int = 0) -> Finished:
 
 
 ABORT = FinishReason("abort", message="Aborted")
+
+
+@on_loop
+async def test_what_has_arrived_together_is_one_update() -> None:
+    world = World()
+    running = asyncio.create_task(world.manager.run())
+    one, two, three = [await world.manager.submit(ChoiceRequest(text="hello", stream=True)) for _ in range(3)]
+    told: list[int] = []
+    for choice in (one, two, three):
+        choice.watch(lambda key=choice.key: told.append(key))  # type: ignore[misc]
+    starts = [world.start(choice) for choice in (one, two, three)]
+    a, b = ids("a"), ids("b")
+    await world.put({one.key: a, two.key: a, three.key: a}, started=starts)
+    await world.put({two.key: b, three.key: b})
+    await world.put({three.key: a}, ended=[ended(three.key, ABORT, 3)])
+    await world.settle()
+    assert told == [one.key, two.key, three.key]
+    updates = [await choice.next() for choice in (one, two, three)]
+    assert [(update.text, update.token_ids) for update in updates] == [("a", a), ("ab", a + b), ("aba", a + b + a)]
+    assert [update.finished is not None for update in updates] == [False, False, True]
+    running.cancel()
 
 
 @on_loop
@@ -596,6 +629,7 @@ async def test_many_choices_a_batch_are_cheap_and_their_readers_are_not_starved(
         last = step == steps - 1
         ends = [ended(choice.key, FinishReason("length", length=steps), steps) for choice in choices] if last else []
         await world.put({choice.key: token for choice in choices}, [] if step else starts, ends)
+        await world.settle()
     await asyncio.gather(*readers)
     elapsed = time.perf_counter() - begun
     assert all("".join(texts) == "x" * steps for texts in reads.values())
@@ -611,3 +645,26 @@ def test_importing_the_manager_loads_no_model_library() -> None:
 
     code = "import sys, radixlm.frontend.tokenizer_manager; print({'torch', 'transformers'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@on_loop
+async def test_records_of_running_and_ended_requests() -> None:
+    world = World()
+    running = asyncio.create_task(world.manager.run())
+    first = await world.manager.submit(ChoiceRequest(text="abc", stream=True, trace_parent="00-a-b-01"))
+    second = await world.manager.submit(ChoiceRequest(text="de", stream=True))
+    assert [record.rid for record in world.manager.records(10)] == [second.rid, first.rid]
+    assert [record.rid for record in world.manager.records(1)] == [second.rid]
+    world.clock += 1.5
+    await world.put({first.key: ids("x")}, [world.start(first)])
+    await world.settle()
+    world.clock += 1.0
+    [_, live] = world.manager.records(10)
+    assert (live.output_tokens, live.first_token_s, live.last_token_s, live.ended_s) == (1, 1.5, 1.5, None)
+    await world.put({first.key: ids("yz")}, None, [ended(first.key, FinishReason("stop"), 3)])
+    await world.settle()
+    [record] = world.records
+    assert (record.rid, record.reason, record.stream, record.prompt_tokens) == (first.rid, "stop", True, 4)
+    assert (record.queue_time_s, record.first_token_s, record.ended_s, record.output_tokens) == (0.5, 1.5, 2.5, 3)
+    assert record.inter_token_s == 0.5 and record.trace_parent == "00-a-b-01"
+    running.cancel()

@@ -7,6 +7,7 @@ import pytest
 
 from radixlm.base.errors import RequestError
 from radixlm.config.card import GenerationDefaults
+from radixlm.frontend.constraints import Constraint
 from radixlm.frontend.lengths import CODE, Fit, Limits, fit
 from radixlm.frontend.validate import FIELDS, NOT_YET, parse
 
@@ -32,12 +33,12 @@ REFUSED: list[tuple[str, Any]] = [
     *(("logit_bias", value) for value in ({"1": "x"}, {"1": math.nan}, {"1": None}, {"1": True}, [1], "x", {True: 1})),
     *((name, value) for name in ("ignore_eos", "skip_special_tokens", "no_stop_trim") for value in (1, "true", 0)),
     ("spaces_between_special_tokens", "no"),
-    *(("json_schema", value) for value in ("{}", {})),
-    ("regex", "a"),
-    ("ebnf", "root ::= x"),
-    ("structural_tag", "{}"),
+    *(("json_schema", value) for value in ({}, "{", "[]", "7", "[" * 500 + "]" * 500, '"' + "x" * 300_000 + '"')),
+    *(("regex", value) for value in (7, "(" * 200, "a{1000000}", "x" * 20_000, "\ud800")),
+    *(("ebnf", value) for value in (True, ["root"])),
+    *(("structural_tag", value) for value in ("x", "true")),
     *(("beam_width", value) for value in (2, 0, True)),
-    ("custom_params", {"a": 1}),
+    *(("custom_params", value) for value in ("x", [1], {"a": [[1]]}, {"a": {"b": {}}}, {"a": "x" * 70_000})),
     ("watermark", {"enabled": True}),
     *(("stream_interval", value) for value in (0, 1.5, "2")),
     ("max_tokens", 3),
@@ -70,9 +71,17 @@ def test_an_unknown_key_gets_the_list_of_keys() -> None:
 
 
 def test_known_keys_that_are_not_served_say_so() -> None:
-    with pytest.raises(RequestError, match="json_schema is not supported yet"):
-        parse({"json_schema": "{}"}, VOCAB)
-    parse({"json_schema": "", "regex": None, "beam_width": 1, "custom_params": {}, "n": 4}, VOCAB)
+    with pytest.raises(RequestError, match="watermark is not supported yet"):
+        parse({"watermark": {"enabled": True}}, VOCAB)
+    parse({"watermark": None, "beam_width": 1, "n": 4}, VOCAB)
+
+
+def test_at_most_one_grammar() -> None:
+    assert parse({"json_schema": "", "regex": None, "custom_params": {}}, VOCAB).constraint is None
+    sampling = parse({"regex": "a+", "ebnf": "", "custom_params": {"ids": [1, 2], "n": None}}, VOCAB)
+    assert sampling.constraint == Constraint("regex", "a+") and sampling.custom_params == {"ids": [1, 2], "n": None}
+    with pytest.raises(RequestError, match="Only one of json_schema, regex, ebnf, or structural_tag can be set"):
+        parse({"regex": "a+", "json_schema": "{}"}, VOCAB)
 
 
 def test_accepted_values_arrive() -> None:

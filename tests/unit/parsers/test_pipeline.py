@@ -153,7 +153,7 @@ def test_strict_tools_are_framed_in_the_models_format() -> None:
         "schema": STRICT.parameters,
         "end": "}\n</tool_call>",
     }
-    assert loose["schema"] == {} and found.value["triggers"] == ["<tool_call>"]
+    assert loose["schema"] == {"type": "object"} and found.value["triggers"] == ["<tool_call>"]
     assert found.value["at_least_one"] is False
 
 

@@ -6,16 +6,27 @@ from pathlib import Path
 
 import pytest
 
+from radixlm.frontend.readings import MAX_PROMPT_LOGPROBS
+from radixlm.observability.journal import Journal
 from radixlm.server import limits, native, tokens
 from radixlm.server.anthropic import routes as anthropic
 from radixlm.server.app import rows
 from radixlm.server.ollama import routes as ollama
 from radixlm.server.openai import chat, completions
 from radixlm.server.openai.responses import body as responses
+from radixlm.server.pooled import classify, embeddings, encode, rerank, score
 from radixlm.server.refused import Refusals
 from tests.wire.fake_manager import FakeManager
 from tests.wire.serving import make_services
 
+POOLED = "`/encode`, `/v1/embeddings`, `/v1/classify`, `/v1/score`, `/v1/rerank`"
+POOLED_BODIES = (
+    (encode.EncodeBody, encode.REFUSALS),
+    (embeddings.EmbeddingsBody, embeddings.REFUSALS),
+    (classify.ClassifyBody, Refusals([])),
+    (score.ScoreBody, score.REFUSALS),
+    (rerank.RerankBody, Refusals([])),
+)
 OLLAMA = "`/api/chat`, `/api/generate`, `/api/show`, `/api/tags`"
 SURFACE = tomllib.loads((Path(__file__).parent / "sglang_surface.toml").read_text("utf-8"))
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text("utf-8")
@@ -35,7 +46,7 @@ def names(lines: list[str]) -> set[str]:
 
 def test_every_route_is_listed_with_its_methods_and_level():
     lines = table_lines("Routes")
-    for row in rows(make_services(FakeManager())):
+    for row in rows(make_services(FakeManager(), journal=Journal())):
         [line] = [line for line in lines if f"`{row.path}`" in line.split("|")[1]]
         _, _, methods, level, status, _ = line.split("|")
         assert set(row.methods) <= set(methods.strip().split(", "))
@@ -80,6 +91,7 @@ def test_every_field_is_listed():
         (both, chat.ChatBody, chat.REFUSED),
         (table_lines("`/tokenize` and `/detokenize`"), tokens.TokenizeBody, Refusals([])),
         (table_lines("`/tokenize` and `/detokenize`"), tokens.DetokenizeBody, Refusals([])),
+        *((table_lines(POOLED), body, refusals) for body, refusals in POOLED_BODIES),
         (table_lines("`/v1/messages`"), anthropic.MessagesBody, anthropic.REFUSED),
         (table_lines("`/v1/responses`"), responses.ResponsesBody, responses.REFUSED),
         (table_lines(OLLAMA), ollama.ChatBody, ollama.CHAT_REFUSED),
@@ -97,6 +109,11 @@ def test_every_limit_is_listed():
         limits.MAX_STORED_RESPONSES,
         limits.MAX_N,
         limits.MAX_CHOICES,
+        limits.MAX_TOP_LOGPROBS,
+        limits.MAX_CHAT_TOP_LOGPROBS,
+        limits.MAX_LOGPROB_TOKEN_IDS,
+        limits.MAX_EMBED_VALUES,
+        MAX_PROMPT_LOGPROBS,
         limits.MAX_RID_CHARS,
         limits.MAX_REQUEST_ID_CHARS,
     ):

@@ -19,11 +19,6 @@ def test_every_refused_field_is_named_and_its_empty_values_pass(refusals):
             assert error.value.field == row.name
 
 
-def test_zero_logprobs_asks_for_logprobs():
-    with pytest.raises(RequestError, match="logprobs"):
-        completions.REFUSED.check(b'{"logprobs": 0}')
-
-
 def test_no_field_is_both_served_and_refused():
     served = {
         native.REFUSED: native.GenerateBody,

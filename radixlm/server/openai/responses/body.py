@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from radixlm.base.errors import RequestError
+from radixlm.protocol.extras import OUTPUTS_ONLY, LogprobOptions
 from radixlm.server.conversation import template_kwargs
+from radixlm.server.formats import ANY_OBJECT, json_text
+from radixlm.server.limits import MAX_CHAT_TOP_LOGPROBS
 from radixlm.server.openai.common import CommonBody, sampling_of
+from radixlm.server.readings import check_top
 from radixlm.server.refused import Refusals, Refused
 from radixlm.server.services import Services
 from radixlm.server.tooling import ToolUse, tool_use
@@ -36,12 +38,12 @@ class ResponsesBody(CommonBody, kw_only=True, frozen=True):
     user: str | None = None
     request_id: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    top_logprobs: int | None = None
 
 
 REFUSED = Refusals(
     [
         Refused("n", (1,)),
-        Refused("top_logprobs", (0,)),
         *(Refused(name) for name in ("conversation", "prompt", "lora_path", "session_id", "max_tool_calls")),
         *(Refused(name) for name in ("bootstrap_host", "bootstrap_port", "bootstrap_room")),
     ]
@@ -50,12 +52,19 @@ REFUSED = Refusals(
 
 def refuse_unsupported(body: ResponsesBody) -> None:
     """RequestError for what cannot be honoured."""
-    if LOGPROBS in (body.include or ()):
-        raise RequestError(f"include: {LOGPROBS} is not supported yet", "include")
     if body.background and body.stream:
         raise RequestError("background and stream cannot be combined", "background")
     if body.max_output_tokens is not None and body.max_output_tokens < 1:
         raise RequestError("max_output_tokens must be at least 1", "max_output_tokens")
+
+
+def logprobs_of(body: ResponsesBody) -> LogprobOptions | None:
+    """`top_logprobs` means nothing unless log probabilities are included."""
+    if LOGPROBS not in (body.include or ()):
+        return None
+    top = body.top_logprobs or 0
+    check_top(top, "top_logprobs", MAX_CHAT_TOP_LOGPROBS)
+    return LogprobOptions(OUTPUTS_ONLY, top)
 
 
 def sampling_params(body: ResponsesBody, services: Services) -> dict[str, Any]:
@@ -73,11 +82,11 @@ def _format(text: dict[str, Any] | None) -> dict[str, Any]:
     if kind == "text":
         return {}
     if kind == "json_object":
-        return {"json_schema": '{"type": "object"}'}
+        return {"json_schema": ANY_OBJECT}
     schema = asked.get("schema") if kind == "json_schema" else None
     if not isinstance(schema, dict):
         raise RequestError("text.format must be text, json_object, or json_schema with a schema", "text.format")
-    return {"json_schema": msgspec.json.encode(schema).decode()}
+    return {"json_schema": json_text(schema)}
 
 
 def kwargs_of(body: ResponsesBody) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """The output items of one response as they grow: thinking, messages, function calls. Knows no request and no status."""
 
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from radixlm.parsers.events import Content, Event, Reasoning, ToolArguments, ToolOpen
+from radixlm.server.openai.logprobs import Entry
 
 Told = tuple[str, dict[str, Any]]  # an event's name without "response." and its content
 
@@ -14,7 +15,10 @@ _PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 @dataclass
 class Item:
-    """One item. `name` and `call_id` belong to function calls; `text` is a call's arguments."""
+    """One item. `name` and `call_id` belong to function calls; `text` is a call's arguments.
+
+    `logprobs` of a message are known once the answer has ended.
+    """
 
     type: str
     id: str
@@ -22,6 +26,7 @@ class Item:
     name: str = ""
     call_id: str = ""
     text: str = ""
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
 
     def json(self, status: str, begun: bool = True) -> dict[str, Any]:
         """The item; `begun` False while it has no content part yet."""
@@ -60,7 +65,7 @@ class Item:
 
     def _logprobs(self) -> dict[str, Any]:
         """Messages have a place for them, thinking has none."""
-        return {"logprobs": []} if self.type == "message" else {}
+        return {"logprobs": self.logprobs} if self.type == "message" else {}
 
     def _place(self) -> dict[str, Any]:
         place = {"item_id": self.id, "output_index": self.index}
@@ -90,6 +95,15 @@ class Output:
         if not self.items:
             yield from self._ready_for(Content(""))
         yield from self.items[-1].closed("completed" if completed else "incomplete")
+
+    def score(self, text: str, entries: Sequence[Entry]) -> None:
+        """Give each message the log probabilities of its tokens; `entries` are those of the whole answer, `text`."""
+        at = 0
+        for item in self.items:
+            found = text.find(item.text, at) if item.type == "message" and item.text else -1
+            if found >= 0:
+                at = found + len(item.text)
+                item.logprobs = [entry.json for entry in entries if entry.begin < at and entry.end > found]
 
     def json(self, completed: bool) -> list[dict[str, Any]]:
         last = "completed" if completed else "incomplete"

@@ -6,6 +6,7 @@ from typing import Any
 from radixlm.base.errors import RequestError
 from radixlm.server.generation import Transcript, error_of
 from radixlm.server.names import served_name
+from radixlm.server.openai.logprobs import ChatLogprobs
 from radixlm.server.openai.responses.body import DEFAULT_TEMPERATURE, ResponsesBody
 from radixlm.server.openai.responses.output import Output
 from radixlm.server.services import Services
@@ -14,12 +15,13 @@ _STATUS = {"stop": "completed", "length": "incomplete", "abort": "failed"}
 
 
 class Reply:
-    """`status` is queued, in_progress, completed, incomplete, failed or cancelled."""
+    """`status` is queued, in_progress, completed, incomplete, failed or cancelled. `logprobs` are of its text."""
 
     def __init__(self, services: Services, body: ResponsesBody, identity: str, stored: bool) -> None:
         self.id = identity
         self.status = "in_progress"
         self.output = Output()
+        self.logprobs: ChatLogprobs | None = None
         self._error: dict[str, Any] | None = None
         self._usage: dict[str, Any] | None = None
         self._cache_report = services.enable_cache_report
@@ -47,6 +49,12 @@ class Reply:
             "truncation": body.truncation or "disabled",
             "user": body.user,
         }
+
+    def score(self, transcript: Transcript) -> None:
+        """All text is in `output`: the messages get their log probabilities, if they were asked for."""
+        if self.logprobs is not None:
+            entries = self.logprobs.take(transcript.extras, transcript.text, transcript.reason)
+            self.output.score(transcript.text, entries)
 
     def take(self, transcript: Transcript, reasoning_tokens: int, cancelled: bool = False) -> None:
         """The choice has ended, and all it said is in `output`: status and usage are final."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +13,15 @@ from radixlm.frontend.choice import ChoiceRequest
 from radixlm.server.conversation import Conversation
 from radixlm.server.dialogue import dialogue
 from radixlm.server.exchange import Exchange, decode
-from radixlm.server.generation import Transcript, generate, refuse_unless_serving, time_limit_s, written
+from radixlm.server.generation import Following, Transcript, generate, refuse_unless_serving, time_limit_s
 from radixlm.server.native import check_rid
 from radixlm.server.openai.common import namespace_of, own_names
+from radixlm.server.openai.logprobs import ChatLogprobs
 from radixlm.server.openai.responses.body import (
     REFUSED,
     ResponsesBody,
     kwargs_of,
+    logprobs_of,
     refuse_unsupported,
     sampling_params,
     tools_of,
@@ -45,7 +46,7 @@ class Responses:
 
     def rows(self) -> tuple[Row, ...]:
         return (
-            Row("/v1/responses", ("POST",), self.create, "user", "responses"),
+            Row("/v1/responses", ("POST",), self.create, "user", "responses", ResponsesBody, "generation"),
             Row("/v1/responses/{response_id}", ("GET",), self.retrieve, "user", "responses"),
             Row("/v1/responses/{response_id}/cancel", ("POST",), self.cancel, "user", "responses"),
         )
@@ -67,10 +68,20 @@ class Responses:
             )
             params = sampling_params(body, services)
             request, parsers = await dialogue(
-                services, conversation, params, stream, identity, namespace_of(body), body.priority
+                services,
+                conversation,
+                params,
+                stream,
+                identity,
+                namespace_of(body),
+                body.priority,
+                processor=body.custom_logit_processor or None,
             )
+            request = replace(request, logprobs=logprobs_of(body))
             stored = services.enable_response_store and body.store is not False
             reply = Reply(services, body, identity, stored)
+            if request.logprobs is not None:
+                reply.logprobs = ChatLogprobs.of(services, request)
             if body.background:
                 await self._start(exchange, request, parsers, Stored(reply, turns))
                 return
@@ -133,8 +144,9 @@ async def _work(
     assert stored.choice is not None
     transcript, reply = Transcript(0, stored.choice), stored.reply
     try:
-        async with asyncio.timeout(limit_s), aclosing(written(services, [request], [transcript])) as batches:
-            async for _ in batches:
+        async with asyncio.timeout(limit_s):
+            following = Following(services, [request], [transcript])
+            while await following.next():
                 reply.status = "in_progress"
         fill(reply, parsers, transcript, stored.cancelled)
     except TimeoutError:

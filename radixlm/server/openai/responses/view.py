@@ -30,6 +30,7 @@ class ResponseView:
     def closing(self, transcripts: Sequence[Transcript]) -> Iterator[Any]:
         reply, reason = self._reply, transcripts[0].reason
         yield from self._told(reply.output.take(self._answer.finish()))
+        reply.score(transcripts[0])
         yield from self._told(reply.output.close(reason is not None and reason.type == "stop"))
         reply.take(transcripts[0], _reasoning_tokens(self._parsers, self._answer, transcripts[0]))
         self._ended(reply)
@@ -53,10 +54,16 @@ class ResponseView:
 def fill(reply: Reply, parsers: Parsers, transcript: Transcript, cancelled: bool = False) -> None:
     """Put all that an ended choice said into its reply, at once."""
     answer = parsers.begin()
-    for events in (reply.output.take([*answer.feed(transcript.text), *answer.finish()]), reply.output.close(True)):
-        for _ in events:
-            pass
+    _exhaust(reply.output.take([*answer.feed(transcript.text), *answer.finish()]))
+    reply.score(transcript)
+    _exhaust(reply.output.close(True))
     reply.take(transcript, _reasoning_tokens(parsers, answer, transcript), cancelled)
+
+
+def _exhaust(told: Iterable[Told]) -> None:
+    """Nobody listens: only what it does to the output counts."""
+    for _ in told:
+        pass
 
 
 def _reasoning_tokens(parsers: Parsers, answer: AnswerParser, transcript: Transcript) -> int:
