@@ -1,9 +1,10 @@
 # setup: the development environment in .venv    serve: the demo model, and one answer    test, lint, bench: as named
+# bench-cpu: the demo model on this CPU; PEER='vllm serve FOLDER --port {port} ...' measures another server beside it
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup serve test lint bench
+.PHONY: setup serve test lint bench bench-cpu soak
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -25,3 +26,9 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m radixlm.benchmark.serving --help
+
+bench-cpu: setup
+	$(BIN)/python -m radixlm.benchmark.cpu_matrix --out /tmp/radixlm-bench-cpu --peer "$(PEER)"
+
+soak: setup
+	$(BIN)/python -m tests.sim.soak

@@ -56,7 +56,8 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-def _random(prompts: int, prompt_tokens: int, output_tokens: int, ratio: float, *more: str) -> tuple[str, ...]:
+def random_ids(prompts: int, prompt_tokens: int, output_tokens: int, ratio: float, *more: str) -> tuple[str, ...]:
+    """The client's options for prompts of random tokens; `ratio`: the least of the longest length."""
     return (
         *("--dataset-name", "random-ids", "--num-prompts", str(prompts)),
         *("--random-input-len", str(prompt_tokens), "--random-output-len", str(output_tokens)),
@@ -84,24 +85,31 @@ class Workload:
     goal: str
 
 
+ONE_AT_A_TIME = random_ids(8, 1024, 256, 1.0, "--max-concurrency", "1")
+
 # SGLang's column: one H200 of the same kind, FlashAttention-3, CUDA graphs, radix cache, dummy weights, 2026-12-01.
 WORKLOADS = (
-    Workload("c1", "qwen3-8b", _random(8, 1024, 256, 1.0, "--max-concurrency", "1"), LATENCY, "5.05 / 40", "4.2 / 26"),
+    Workload("c1", "qwen3-8b", ONE_AT_A_TIME, LATENCY, "5.05 / 40", "4.2 / 26"),
     Workload(
         "c32",
         "qwen3-8b",
-        _random(200, 1024, 256, 0.5, "--max-concurrency", "32"),
+        random_ids(200, 1024, 256, 0.5, "--max-concurrency", "32"),
         (*THROUGHPUT, ("TTFT p50", "median_ttft_ms"), ("p90", "p90_ttft_ms"), ("p99", "p99_ttft_ms")),
         "15.4k / 52 / - / 664",
         "20k / - / 150 / 550",
     ),
-    Workload("off", "qwen3-8b", _random(1000, 1024, 512, 0.5), THROUGHPUT, "20.5-20.9k", "28k"),
+    Workload("off", "qwen3-8b", random_ids(1000, 1024, 512, 0.5), THROUGHPUT, "20.5-20.9k", "28k"),
     Workload("gsp", "qwen3-8b", _GSP, (("s", "duration"), *THROUGHPUT), "32.5-38.5 / 64-76k", "18, then 12"),
-    Workload("long", "qwen3-8b", _random(16, 32_000, 32, 1.0), THROUGHPUT, "23.3k", "27k"),
-    Workload("rate", "qwen3-0.6b", _random(3000, 512, 128, 0.5), (("req/s", "request_throughput"),), "66", "250"),
-    Workload("off-small", "qwen3-0.6b", _random(1000, 1024, 512, 0.5), THROUGHPUT, "25.0k", "70k"),
+    Workload("long", "qwen3-8b", random_ids(16, 32_000, 32, 1.0), THROUGHPUT, "23.3k", "27k"),
+    Workload("rate", "qwen3-0.6b", random_ids(3000, 512, 128, 0.5), (("req/s", "request_throughput"),), "66", "250"),
+    Workload("off-small", "qwen3-0.6b", random_ids(1000, 1024, 512, 0.5), THROUGHPUT, "25.0k", "70k"),
     Workload(
-        "c1-small", "qwen3-0.6b", _random(8, 1024, 256, 1.0, "--max-concurrency", "1"), LATENCY, "1.95 / -", "1.1 / -"
+        "c1-small",
+        "qwen3-0.6b",
+        random_ids(8, 1024, 256, 1.0, "--max-concurrency", "1"),
+        LATENCY,
+        "1.95 / -",
+        "1.1 / -",
     ),
 )
 

@@ -39,9 +39,8 @@ class ServerProcess:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         self.log = log
-        command = [sys.executable, "-m", *program, *words, "--host", "127.0.0.1", "--port", str(self.port)]
         with log.open("wb") as file:
-            self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(self.command(words, program), stdout=file, stderr=subprocess.STDOUT)
         began = time.monotonic()
         try:
             while not self._answers():
@@ -54,6 +53,10 @@ class ServerProcess:
             self.stop()
             raise
         self.started_s = time.monotonic() - began
+
+    def command(self, words: Sequence[str], program: Sequence[str]) -> list[str]:
+        """What to run."""
+        return [sys.executable, "-m", *program, *words, "--host", "127.0.0.1", "--port", str(self.port)]
 
     @property
     def url(self) -> str:

@@ -12,7 +12,7 @@ from radixlm.config.card import ModelCard
 from radixlm.frontend import checks, readings, validate
 from radixlm.frontend.choice import ChoiceRequest
 from radixlm.frontend.constraints import grammar_of
-from radixlm.frontend.lengths import Limits, fit, fit_alone
+from radixlm.frontend.lengths import CODE, Limits, fit, fit_alone
 from radixlm.frontend.prompts import Prompts
 from radixlm.frontend.task import refuse_other_task
 from radixlm.protocol.arrays import I32
@@ -40,6 +40,9 @@ class Prepared:
     grammar: GrammarSpec | None = None
 
 
+LEAST_TOKEN_CHARS = 64  # for vocabularies whose special tokens are long and whose words are not
+
+
 class Intake:
     """Checks and tokenizes. `prompts` None: prompts come as ids, and nothing that needs text is served."""
 
@@ -49,9 +52,11 @@ class Intake:
         prompts: Prompts | None,
         random_seed: int | None = None,
         hidden_states: bool = False,
+        longest_token_chars: int = LEAST_TOKEN_CHARS,
     ) -> None:
         """`random_seed` makes the seeds of requests that bring none repeatable, in order of arrival; `hidden_states`:
-        whether requests may ask for them."""
+        whether requests may ask for them; `longest_token_chars`: of the vocabulary's texts."""
+        self._longest_token_chars = max(longest_token_chars, LEAST_TOKEN_CHARS)
         self._hidden_states = hidden_states
         self._card = card
         self._encoding = prompts
@@ -60,7 +65,7 @@ class Intake:
     async def prepare(self, requests: Sequence[ChoiceRequest], limits: Limits) -> list[Prepared]:
         """All of `requests`, in order; RequestError for the first that must be refused."""
         parsed = [self._parse(request) for request in requests]
-        prompts = await self._prompts(requests)
+        prompts = await self._prompts(requests, limits)
         return [
             _fitted(request, sampling, ids, limits)
             for request, sampling, ids in zip(requests, parsed, prompts, strict=True)
@@ -70,6 +75,8 @@ class Intake:
         given = (request.text, request.input_ids, request.input_embeds)
         if sum(prompt is not None for prompt in given) != 1:
             raise RequestError("Exactly one of text, input_ids and input_embeds must be given.", "text")
+        if request.priority is not None:
+            checks.integer(checks.INT64_MIN, checks.INT64_MAX)("priority", request.priority)
         refuse_other_task(self._card, request.pooled)
         readings.check(request, self._card, self._hidden_states)
         defaults = self._card.generation if request.apply_generation_defaults else None
@@ -89,7 +96,7 @@ class Intake:
             if value:
                 raise RequestError(f"{field} needs a tokenizer, and this server runs without one", field)
 
-    async def _prompts(self, requests: Sequence[ChoiceRequest]) -> list[I32]:
+    async def _prompts(self, requests: Sequence[ChoiceRequest], limits: Limits) -> list[I32]:
         vocab_size = self._card.vocab_size
         prompts = [
             np.zeros(0 if request.input_embeds is None else len(request.input_embeds), np.int32)
@@ -99,11 +106,28 @@ class Intake:
         ]
         places = [place for place, request in enumerate(requests) if request.text is not None]
         if places and self._encoding is not None:
-            texts = [requests[place].text or "" for place in places]
+            texts = [self._bounded(requests[place].text or "", limits) for place in places]
             encoded = await self._encoding.encode(texts, [requests[place].add_special_tokens for place in places])
             for place, ids in zip(places, encoded, strict=True):
                 prompts[place] = ids
         return prompts
+
+    def _bounded(self, text: str, limits: Limits) -> str:
+        """`text`, if it may fit; RequestError, or its beginning, for one that is too long however it is tokenized.
+
+        Tokenizing takes a second for every megabyte, and would be for nothing.
+        """
+        most_chars = limits.total_tokens * self._longest_token_chars
+        if len(text) <= most_chars:
+            return text
+        if limits.allow_auto_truncate:
+            return text[:most_chars]
+        raise RequestError(
+            f"The input ({len(text)} characters) is longer than the model's context length ({limits.context_len} "
+            f"tokens), however it is tokenized.",
+            "text",
+            code=CODE,
+        )
 
     def fail(self, message: str) -> None:
         """Nothing can be tokenized any more: requests being prepared are refused with `message`."""

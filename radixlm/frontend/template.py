@@ -141,6 +141,8 @@ def _checked(index: int, message: Any) -> dict[str, Any]:
         thoughts, content = _without_thoughts(content)
         if thoughts:
             checked.setdefault("reasoning_content", thoughts)
+    if content is None and checked["role"] != "assistant":
+        raise RequestError(f"{where}.content is missing", f"{where}.content")
     checked["content"] = _checked_content(content, f"{where}.content")
     if "tool_calls" in checked:
         checked["tool_calls"] = _checked_tool_calls(checked["tool_calls"], f"{where}.tool_calls")

@@ -142,7 +142,8 @@ class TokenizerManager:
         self._now = now
         self._on_ended = on_ended
         encoding = LocalPrompts(tokenizer) if prompts is None and tokenizer is not None else prompts
-        self._intake = Intake(card, encoding, config.random_seed, config.enable_return_hidden_states)
+        longest = max(map(len, tokenizer.token_bytes()), default=0) if tokenizer is not None else 0
+        self._intake = Intake(card, encoding, config.random_seed, config.enable_return_hidden_states, longest)
         self._keys = itertools.count(1)
         self._requests = _Requests()
         self._calls = itertools.count(1)
@@ -177,10 +178,17 @@ class TokenizerManager:
             for rid, key in reserved:
                 self._requests.release(rid, key)
             raise
-        return [
-            self._start(rid, key, request, ready, created)
-            for (rid, key), request, ready in zip(reserved, requests, prepared, strict=True)
-        ]
+        choices: list[Choice] = []
+        try:
+            for (rid, key), request, ready in zip(reserved, requests, prepared, strict=True):
+                choices.append(self._start(rid, key, request, ready, created))
+        except BaseException:  # a request that cannot be sent must not be waited for
+            for choice in choices:
+                choice.abort()
+            for rid, key in reserved[len(choices) :]:
+                self._requests.release(rid, key)
+            raise
+        return choices
 
     def _refuse_if_closed(self) -> None:
         if self.fatal is not None:

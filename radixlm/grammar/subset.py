@@ -1,5 +1,7 @@
-"""The part of JSON Schema that XGrammar is known to enforce to the letter; what lies outside is named. Pure."""
+"""The part of JSON Schema and regular expressions that XGrammar is known to enforce to the letter; what lies outside is
+named. Pure."""
 
+import string
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +18,15 @@ _TYPES: Mapping[str, frozenset[str]] = {
     "boolean": frozenset(),
     "null": frozenset(),
 }
+_PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "integer": (int,),
+    "number": (int, float),
+    "string": (str,),
+    "null": (type(None),),
+}
+_ESCAPES = frozenset("dDwWsSnrtfvxu") | frozenset(string.punctuation)
 _LARGEST = 2**31
 SHOWN_GAPS = 3  # so many are named in a message
 
@@ -44,6 +55,9 @@ def gaps(schema: Any, path: str = "", ignored: frozenset[str] = frozenset()) -> 
             yield from gaps(option, f"{path}/anyOf/{index}", ignored)
     elif "const" in words or "enum" in words:
         yield from _alone(words, "const" if "const" in words else "enum", path)
+        values = [schema["const"]] if "const" in words else schema["enum"]
+        if "type" in words and not all(_is_of(schema["type"], value) for value in values):
+            yield f"{path}/type that a value beside it does not have"
     elif words:
         yield from _typed(schema, words, path, ignored)
 
@@ -83,6 +97,37 @@ def _of_each(schemas: Any, path: str, ignored: frozenset[str]) -> Iterator[str]:
         return
     for name, schema in schemas.items():
         yield from gaps(schema, f"{path}/{name}", ignored)
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Whether a JSON value is of the one type called `kind`."""
+    if isinstance(value, bool) or kind == "boolean":
+        return isinstance(value, bool) and kind == "boolean"
+    return isinstance(value, _PYTHON_TYPES.get(kind, ()) if isinstance(kind, str) else ())
+
+
+def regex_gaps(pattern: str) -> Iterator[str]:
+    """What of a regular expression XGrammar takes for something else than it commonly means."""
+    inside = False  # of a character class
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            if pattern[at + 1 : at + 2] not in _ESCAPES:
+                yield f"the escape {pattern[at : at + 2]}"
+            at += 1
+        elif inside:
+            if pattern.startswith("[:", at):
+                yield "a class of characters by name"
+            inside = char != "]"
+        elif char == "[":
+            inside = True
+            at += pattern.startswith("^", at + 1)
+        elif (char == "^" and at) or (char == "$" and at + 1 < len(pattern)):
+            yield f"{char} inside the expression"
+        elif pattern.startswith("(?", at) and not pattern.startswith("(?:", at):
+            yield "a group with (?"
+        at += 1
 
 
 def _alone(words: set[str], word: str, path: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from radixlm.grammar.base import GrammarError, Source, Vocabulary, Whitespace
-from radixlm.grammar.subset import SHOWN_GAPS, gaps
+from radixlm.grammar.subset import SHOWN_GAPS, gaps, regex_gaps
 from radixlm.grammar.tags import Tags, parse, schemas
 from radixlm.protocol.arrays import I32
 
@@ -36,6 +36,8 @@ class XGrammar:
         if source.whitespace.pattern is not None and source.kind in ("json_schema", "structural_tag"):
             return ["it takes no --constrained-json-whitespace-pattern"]
         found = [gap for schema in _schemas(source) for gap in islice(gaps(schema), SHOWN_GAPS)]
+        if source.kind == "regex":
+            found = list(islice(regex_gaps(source.text), SHOWN_GAPS))
         return [f"it does not enforce {', '.join(found[:SHOWN_GAPS])}"] if found else []
 
     def compile(self, source: Source) -> "_Compiled":

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+MOST_STEPS = 1_000_000  # of one profile
 _FILE_WORD = r"^[A-Za-z0-9_.-]{1,128}$"
 
 Level = Literal["public", "user", "admin"]
@@ -83,8 +84,8 @@ class StartProfileReq(msgspec.Struct, frozen=True):
     """What to record: `num_steps` steps, or until /stop_profile, after the first `start_step`."""
 
     output_dir: str | None = None
-    start_step: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    num_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    start_step: Annotated[int, msgspec.Meta(ge=0, le=MOST_STEPS)] | None = None
+    num_steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)] | None = None
     activities: list[Literal["CPU", "GPU"]] | None = None
     with_stack: bool | None = None
     record_shapes: bool | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from radixlm.base.errors import RequestError
 from radixlm.frontend.template import RENDER_LIMIT_S, text_of
+from radixlm.server.limits import MAX_MESSAGES
 from radixlm.server.services import Services
 from radixlm.server.tooling import ToolUse
 
@@ -34,6 +35,8 @@ class Conversation:
         """The text the model continues. RequestError when it has no template, or one that refuses the messages."""
         if services.template is None:
             raise RequestError("This model has no chat template; use /v1/completions", "messages")
+        if len(self.messages) > MAX_MESSAGES:
+            raise RequestError(f"messages has {len(self.messages)} items, more than {MAX_MESSAGES}", "messages")
         chars = sum(len(str(message.get("content"))) for message in self.messages if isinstance(message, dict))
         if self.tools is None and chars <= _INLINE_CHARS and len(self.messages) <= _INLINE_MESSAGES:
             return self._render(services)

@@ -12,5 +12,6 @@ MAX_REQUEST_ID_CHARS = 128  # of the x-request-id header
 HEALTH_GENERATE_TIMEOUT_S = 20.0
 MAX_FLUSH_TIMEOUT_S = 600.0
 MAX_STORED_RESPONSES = 1024  # with --enable-response-store; the oldest ones are forgotten
+MAX_MESSAGES = 8192  # of one conversation
 MAX_SESSIONS = 1024  # open at once
 MAX_TURNS = 1024  # kept of one session

@@ -1,6 +1,7 @@
 """/open_session and /close_session, and the part of /generate that goes on in a session."""
 
 import dataclasses
+import math
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -92,7 +93,9 @@ async def handle_open(exchange: Exchange) -> None:
     body = decode(await exchange.body(), _open_decoder)
     if body.session_id and len(body.session_id) > MAX_RID_CHARS:
         raise RequestError(f"session_id is longer than {MAX_RID_CHARS} characters", "session_id")
-    if body.timeout is not None and not body.timeout > 0:
+    if body.capacity_of_str_len < 0:
+        raise RequestError("capacity_of_str_len must be at least 0", "capacity_of_str_len")
+    if body.timeout is not None and not 0 < body.timeout < math.inf:
         raise RequestError("timeout must be a number of seconds above 0", "timeout")
     id_ = exchange.services.sessions.open(body.session_id, bool(body.streaming), body.timeout)
     await exchange.json(id_)

@@ -177,7 +177,7 @@ async def handle_completions(exchange: Exchange) -> None:
         raise RequestError("response_format and json_schema exclude each other", "response_format")
     base = [
         ChoiceRequest(
-            text=_text(services, body, prompt) if isinstance(prompt, str) else None,
+            text=_text(services, body, prompt),
             input_ids=None if isinstance(prompt, str) else prompt,
             sampling_params=params,
             logprobs=_logprobs(body, ranked=made > n),
@@ -222,9 +222,12 @@ def _logprobs(body: CompletionBody, ranked: bool) -> LogprobOptions | None:
     return LogprobOptions(0 if body.echo else OUTPUTS_ONLY, body.logprobs)
 
 
-def _text(services: Services, body: CompletionBody, prompt: str) -> str:
+def _text(services: Services, body: CompletionBody, prompt: str | list[int]) -> str | None:
+    """The prompt as text, around its suffix if there is one; None for token ids."""
     if not body.suffix:
-        return prompt
+        return prompt if isinstance(prompt, str) else None
+    if not isinstance(prompt, str):
+        raise RequestError("suffix needs a prompt of text, not of token ids", "suffix")
     if body.echo and body.logprobs is not None:
         raise RequestError("suffix cannot be combined with echo and logprobs", "suffix")
     return infill(services.manager.tokenizer, prompt, body.suffix)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -668,3 +669,26 @@ async def test_records_of_running_and_ended_requests() -> None:
     assert (record.queue_time_s, record.first_token_s, record.ended_s, record.output_tokens) == (0.5, 1.5, 2.5, 3)
     assert record.inter_token_s == 0.5 and record.trace_parent == "00-a-b-01"
     running.cancel()
+
+
+@on_loop
+async def test_a_request_that_cannot_be_sent_is_forgotten() -> None:
+    world = World()
+
+    def refuse(message: object) -> None:
+        raise OverflowError("no integer of this size")
+
+    with mock.patch.object(world.link, "send", refuse), pytest.raises(OverflowError):
+        await world.manager.submit(ChoiceRequest(text="Hello", rid="mine"))
+    assert world.manager.live == 0
+    await world.manager.submit(ChoiceRequest(text="Hello", rid="mine"))
+
+
+@on_loop
+async def test_what_cannot_fit_is_refused_before_it_is_tokenized() -> None:
+    world = World()
+    with pytest.raises(RequestError, match="however it is tokenized") as caught:
+        await world.manager.submit(ChoiceRequest(text="a" * 1_000_000))
+    assert (caught.value.field, caught.value.code) == ("text", "context_length_exceeded")
+    with pytest.raises(RequestError, match="priority"):
+        await world.manager.submit(ChoiceRequest(text="Hello", priority=2**63))

@@ -6,7 +6,7 @@ import pytest
 
 from radixlm.grammar.base import GrammarError
 from radixlm.grammar.limits import why_refused
-from radixlm.grammar.subset import gaps
+from radixlm.grammar.subset import gaps, regex_gaps
 from radixlm.grammar.tags import Tag, Tags, parse, schemas
 from radixlm.protocol.grammar import Kind
 
@@ -94,3 +94,36 @@ def test_structural_tags_are_read() -> None:
 def test_structural_tags_that_are_none(text: str, words: str) -> None:
     with pytest.raises(GrammarError, match=words):
         parse(text)
+
+
+@pytest.mark.parametrize("pattern", [r"a+", r"[a-z]{3}\.[^\]x]", r"^yes$", r"(?:ab|c)*\d\x41", r"\^\$"])
+def test_plain_expressions_are_trusted(pattern: str) -> None:
+    assert list(regex_gaps(pattern)) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "gap"),
+    [
+        (r"[\p{L}]{3}", r"the escape \p"),
+        (r"\Ayes\Z", r"the escape \A"),
+        (r"\h{3}", r"the escape \h"),
+        (r"\07", r"the escape \0"),
+        ("a$b", "$ inside"),
+        ("a^b", "^ inside"),
+        ("[[:digit:]]{3}", "by name"),
+        ("(?i)yes", "(?"),
+    ],
+)
+def test_expressions_that_would_be_read_otherwise(pattern: str, gap: str) -> None:
+    assert gap in next(regex_gaps(pattern))
+
+
+def test_values_beside_a_type_must_be_of_it() -> None:
+    assert list(gaps({"type": "string", "enum": ["a", "b"]})) == []
+    assert list(gaps({"type": "number", "const": 1})) == []
+    for schema in (
+        {"type": "integer", "const": 1.5},
+        {"type": "string", "const": 5},
+        {"type": "integer", "const": True},
+    ):
+        assert "type that a value" in next(gaps(schema))

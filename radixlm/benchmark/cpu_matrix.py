@@ -1,0 +1,150 @@
+"""`python -m radixlm.benchmark.cpu_matrix`: the demo model on this CPU, beside another server of the same weights.
+
+Both servers stand at once and take turns, workload by workload and round by round, so that a noisy machine disturbs
+both alike. Knows no tensor and no engine.
+"""
+
+import argparse
+import shlex
+import statistics
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from radixlm.benchmark.gpu_matrix import THROUGHPUT, Workload, random_ids, run_client
+from radixlm.benchmark.launched import SERVE, ServerProcess
+
+VOCABULARY = 49_152  # SmolLM2's
+START_LIMIT_S = 300.0
+OUTPUT = (("output tok/s", "output_throughput"),)
+_PREFIX = (
+    *("--dataset-name", "generated-shared-prefix", "--gsp-num-groups", "1", "--gsp-prompts-per-group", "32"),
+    *("--gsp-system-prompt-len", "1024", "--gsp-question-len", "32", "--gsp-output-len", "32"),
+)
+
+# `peer` and `goal` are filled by the run itself: the other server is measured, not remembered.
+WORKLOADS = (
+    Workload(
+        "S1",
+        "demo",
+        random_ids(8, 128, 64, 1.0, "--max-concurrency", "1"),
+        (("ms per token", "median_tpot_ms"), ("TTFT ms", "median_ttft_ms")),
+        "",
+        "",
+    ),
+    Workload("S2", "demo", random_ids(32, 256, 64, 1.0, "--max-concurrency", "16"), OUTPUT, "", ""),
+    Workload("S3", "demo", (*_PREFIX, "--max-concurrency", "16"), (*OUTPUT, *THROUGHPUT), "", ""),
+    Workload("S4", "demo", random_ids(4, 4000, 8, 1.0, "--max-concurrency", "1"), (("s", "duration"),), "", ""),
+)
+
+
+class Peer(ServerProcess):
+    """Another server: a command with {port} in it."""
+
+    def command(self, words: Sequence[str], program: Sequence[str]) -> list[str]:
+        return [word.replace("{port}", str(self.port)) for word in words]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A server and how the client speaks to it."""
+
+    name: str
+    server: ServerProcess
+    client: tuple[str, ...]
+
+    def resident_bytes(self) -> int:
+        """What its processes hold in memory."""
+        process = psutil.Process(self.server.pid)
+        return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+
+
+def contestants(options: argparse.Namespace, stack: ExitStack) -> list[Contestant]:
+    """Start the servers."""
+    ids = ("--tokenizer", "demo")
+    words = ["demo", *options.flags]
+    ours = ServerProcess(words, options.out / "radixlm.log", START_LIMIT_S, SERVE)
+    stack.callback(ours.stop)
+    found = [Contestant("radixlm", ours, ("--backend", "sglang-oai", *ids))]
+    if options.peer:
+        peer = Peer(shlex.split(options.peer), options.out / "peer.log", START_LIMIT_S)
+        stack.callback(peer.stop)
+        found.append(Contestant("peer", peer, ("--backend", options.peer_backend, *ids)))
+    for one in found:
+        print(f"{one.name}: ready after {one.server.started_s:.1f} s", flush=True)
+    return found
+
+
+def run(options: argparse.Namespace) -> list[list[str]]:
+    """Every workload `options.repeat` times on each server; the table's rows."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        servers = contestants(options, stack)
+        results: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for number in range(options.repeat + 1):  # the first round warms up
+            for workload in WORKLOADS:
+                for one in servers:
+                    folder = options.out / one.name
+                    folder.mkdir(exist_ok=True)
+                    line = run_client(workload, one.server.port, folder, (*one.client, "--seed", str(number)))
+                    if number:
+                        results.setdefault((workload.name, one.name), []).append(line)
+            print(f"round {number} of {options.repeat} done", flush=True)
+        rows = [_row(workload, key, label, servers, results) for workload in WORKLOADS for label, key in workload.shown]
+        memory = [f"{one.resident_bytes() / 1e9:.2f}" for one in servers]
+        starts = [f"{one.server.started_s:.1f}" for one in servers]
+    rows.append(["", "resident GB", *memory, "", ""])
+    rows.append(["", "start, s", *starts, "", ""])
+    return rows
+
+
+def _row(
+    workload: Workload,
+    key: str,
+    label: str,
+    servers: Sequence[Contestant],
+    results: dict[tuple[str, str], list[dict[str, Any]]],
+) -> list[str]:
+    """Medians with their range, and, with two servers, ours over the other's, round by round."""
+    values = [[float(line[key]) for line in results[workload.name, one.name]] for one in servers]
+    cells = [f"{statistics.median(v):.4g} ({min(v):.4g}-{max(v):.4g})" for v in values]
+    ratio = ""
+    if len(values) == 2:
+        ratios = [ours / theirs for ours, theirs in zip(*values, strict=True)]
+        ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+    busiest = max(float(line["client_cpu_percent"]) for one in servers for line in results[workload.name, one.name])
+    return [workload.name, label, *cells, ratio, f"{busiest:.0f} %"]
+
+
+def table(rows: Sequence[Sequence[str]], names: Sequence[str]) -> str:
+    """In Markdown."""
+    heads = ["workload", "what", *names, "ours / theirs", "client CPU at most"]
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m radixlm.benchmark.cpu_matrix", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder for logs, results and the table")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds that count, after one that does not")
+    parser.add_argument("--flags", type=lambda text: text.split(), default=[], help="more server flags, in one word")
+    parser.add_argument("--peer", help="command of another server, with {port} for its port")
+    parser.add_argument("--peer-backend", default="vllm", help="the benchmark client's backend for it")
+    options = parser.parse_args(argv)
+    names = ["radixlm", "peer"][: 2 if options.peer else 1]
+    rows = run(options)
+    if not options.peer:
+        rows = [[*row[:3], *row[-2:]] for row in rows]
+    text = table(rows, names)
+    (options.out / "table.md").write_text(text + "\n")
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
