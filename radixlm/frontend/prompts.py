@@ -1,15 +1,23 @@
 """Texts of prompts to token ids, in this process. Knows no request, no limit and no other process."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from radixlm.base.errors import RequestError
 from radixlm.protocol.arrays import I32
 
-_INLINE_CHARS = 4096  # about 2 ms of tokenizing; more than that goes to a thread
+INLINE = 4096  # characters or tokens: about 2 ms of tokenizing; more than that goes to a thread
+
+
+T = TypeVar("T")
+
+
+async def by_size(work: Callable[[], T], size: int) -> T:
+    """What `work` returns: done here when `size`, in characters or tokens, is small, otherwise in a thread."""
+    return await asyncio.to_thread(work) if size > INLINE else work()
 
 
 class Encoder(Protocol):
@@ -57,9 +65,7 @@ class LocalPrompts:
         self._tokenizer = tokenizer
 
     async def encode(self, texts: Sequence[str], special: Sequence[bool]) -> list[I32]:
-        if sum(map(len, texts)) > _INLINE_CHARS:
-            return await asyncio.to_thread(self.encode_now, texts, special)
-        return self.encode_now(texts, special)
+        return await by_size(lambda: self.encode_now(texts, special), sum(map(len, texts)))
 
     def encode_now(self, texts: Sequence[str], special: Sequence[bool]) -> list[I32]:
         """`encode` for synchronous code."""

@@ -1,21 +1,18 @@
 """/tokenize and /detokenize: texts or conversations to token ids, and back. Generates nothing."""
 
-import asyncio
 from typing import Any
 
 import msgspec
 
 from radixlm.base.errors import RequestError
 from radixlm.frontend import checks
-from radixlm.frontend.prompts import encode
+from radixlm.frontend.prompts import by_size, encode
 from radixlm.server.conversation import Conversation, template_kwargs
 from radixlm.server.exchange import Exchange, decode
 from radixlm.server.limits import MAX_CHOICES
 from radixlm.server.route import Row
 from radixlm.server.services import Services, Tokenizer
 from radixlm.server.tooling import tool_use
-
-_INLINE_CHARS = 4096  # more text than that is encoded or decoded on a thread
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True, frozen=True):
@@ -86,11 +83,7 @@ async def token_ids(services: Services, texts: list[str], add_special_tokens: bo
     """The ids that a request with each of `texts` as its prompt would start with."""
     tokenizer = _tokenizer(services)
 
-    def work() -> list[list[int]]:
-        return [encode(tokenizer, text, add_special_tokens) for text in texts]
-
-    long = sum(map(len, texts)) > _INLINE_CHARS
-    return await asyncio.to_thread(work) if long else work()
+    return await by_size(lambda: [encode(tokenizer, text, add_special_tokens) for text in texts], sum(map(len, texts)))
 
 
 async def handle_detokenize(exchange: Exchange) -> None:
@@ -102,11 +95,9 @@ async def handle_detokenize(exchange: Exchange) -> None:
     checked = [checks.token_ids("tokens", ids, vocab_size) for ids in (body.tokens if batch else [body.tokens])]
     skip = body.skip_special_tokens is not False
 
-    def work() -> list[str]:
-        return [tokenizer.decode(ids, skip_special_tokens=skip) for ids in checked]
-
-    long = sum(map(len, checked)) > _INLINE_CHARS
-    texts = await asyncio.to_thread(work) if long else work()
+    texts = await by_size(
+        lambda: [tokenizer.decode(ids, skip_special_tokens=skip) for ids in checked], sum(map(len, checked))
+    )
     await exchange.json({"text": texts if batch else texts[0]})
 
 

@@ -1,6 +1,5 @@
 """What the routes of vectors and scores share: prompts in their four forms, vectors, usage, a view. Knows no route."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from radixlm.base.errors import RequestError
 from radixlm.config.card import PoolingCard
 from radixlm.frontend import checks
 from radixlm.frontend.choice import ChoiceRequest, Update
-from radixlm.frontend.prompts import check_unicode
+from radixlm.frontend.prompts import by_size, check_unicode
 from radixlm.frontend.task import refuse_other_task
 from radixlm.protocol.arrays import F32
 from radixlm.server.generation import Transcript
@@ -21,7 +20,6 @@ from radixlm.server.services import Manager
 
 Prompt = str | list[int]
 _NOTHING_NEW = {"max_new_tokens": 0, "temperature": 0.0}
-_INLINE_CHARS = 4096  # more text than that is tokenized on a thread
 
 REFUSED = tuple(
     Refused(name)
@@ -100,11 +98,10 @@ async def pooled_pairs(
         for text in pair:
             check_unicode(text)
 
-    def work() -> list[tuple[list[int], int | None]]:
-        return [tokenizer.encode_pair(first, second) for first, second in pairs]
-
-    long = sum(len(first) + len(second) for first, second in pairs) > _INLINE_CHARS
-    encoded = await asyncio.to_thread(work) if long else work()
+    encoded = await by_size(
+        lambda: [tokenizer.encode_pair(first, second) for first, second in pairs],
+        sum(len(first) + len(second) for first, second in pairs),
+    )
     encoder = manager.card.encoder
     apart = encoder is not None and encoder.pair_separated
     return [
