@@ -12,7 +12,7 @@ from radixlm.config.card import ModelCard
 from radixlm.frontend import checks, readings, validate
 from radixlm.frontend.choice import ChoiceRequest
 from radixlm.frontend.constraints import grammar_of
-from radixlm.frontend.lengths import CODE, Limits, fit, fit_alone
+from radixlm.frontend.lengths import Limits, fit, fit_alone, fit_text
 from radixlm.frontend.prompts import Prompts
 from radixlm.frontend.task import refuse_other_task
 from radixlm.protocol.arrays import I32
@@ -40,7 +40,7 @@ class Prepared:
     grammar: GrammarSpec | None = None
 
 
-LEAST_TOKEN_CHARS = 64  # for vocabularies whose special tokens are long and whose words are not
+_priority = checks.integer(checks.INT64_MIN)
 
 
 class Intake:
@@ -52,11 +52,11 @@ class Intake:
         prompts: Prompts | None,
         random_seed: int | None = None,
         hidden_states: bool = False,
-        longest_token_chars: int = LEAST_TOKEN_CHARS,
+        longest_token_chars: int = 0,
     ) -> None:
         """`random_seed` makes the seeds of requests that bring none repeatable, in order of arrival; `hidden_states`:
         whether requests may ask for them; `longest_token_chars`: of the vocabulary's texts."""
-        self._longest_token_chars = max(longest_token_chars, LEAST_TOKEN_CHARS)
+        self._longest_token_chars = longest_token_chars
         self._hidden_states = hidden_states
         self._card = card
         self._encoding = prompts
@@ -76,7 +76,7 @@ class Intake:
         if sum(prompt is not None for prompt in given) != 1:
             raise RequestError("Exactly one of text, input_ids and input_embeds must be given.", "text")
         if request.priority is not None:
-            checks.integer(checks.INT64_MIN, checks.INT64_MAX)("priority", request.priority)
+            _priority("priority", request.priority)
         refuse_other_task(self._card, request.pooled)
         readings.check(request, self._card, self._hidden_states)
         defaults = self._card.generation if request.apply_generation_defaults else None
@@ -106,28 +106,12 @@ class Intake:
         ]
         places = [place for place, request in enumerate(requests) if request.text is not None]
         if places and self._encoding is not None:
-            texts = [self._bounded(requests[place].text or "", limits) for place in places]
+            longest = self._longest_token_chars
+            texts = [fit_text(requests[place].text or "", longest, limits) for place in places]
             encoded = await self._encoding.encode(texts, [requests[place].add_special_tokens for place in places])
             for place, ids in zip(places, encoded, strict=True):
                 prompts[place] = ids
         return prompts
-
-    def _bounded(self, text: str, limits: Limits) -> str:
-        """`text`, if it may fit; RequestError, or its beginning, for one that is too long however it is tokenized.
-
-        Tokenizing takes a second for every megabyte, and would be for nothing.
-        """
-        most_chars = limits.total_tokens * self._longest_token_chars
-        if len(text) <= most_chars:
-            return text
-        if limits.allow_auto_truncate:
-            return text[:most_chars]
-        raise RequestError(
-            f"The input ({len(text)} characters) is longer than the model's context length ({limits.context_len} "
-            f"tokens), however it is tokenized.",
-            "text",
-            code=CODE,
-        )
 
     def fail(self, message: str) -> None:
         """Nothing can be tokenized any more: requests being prepared are refused with `message`."""

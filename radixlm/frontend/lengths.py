@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from radixlm.base.errors import RequestError
 
 CODE = "context_length_exceeded"
+LEAST_TOKEN_CHARS = 64  # for vocabularies whose special tokens are long and whose words are not
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,24 @@ def fit_alone(prompt_tokens: int, limits: Limits, field: str) -> Fit:
             code=CODE,
         )
     return Fit(prompt_tokens, 0)
+
+
+def fit_text(text: str, longest_token_chars: int, limits: Limits) -> str:
+    """`text`, if it may fit; RequestError, or its beginning, for one that is too long however it is tokenized.
+
+    Tokenizing takes a second for every megabyte, and would be for nothing. `longest_token_chars`: of the vocabulary.
+    """
+    most_chars = limits.total_tokens * max(longest_token_chars, LEAST_TOKEN_CHARS)
+    if len(text) <= most_chars:
+        return text
+    if limits.allow_auto_truncate:
+        return text[:most_chars]
+    raise RequestError(
+        f"The input ({len(text)} characters) is longer than the model's context length ({limits.context_len} "
+        f"tokens), however it is tokenized.",
+        "text",
+        code=CODE,
+    )
 
 
 def _refuse_long_prompt(prompt_tokens: int, limits: Limits, field: str) -> None:

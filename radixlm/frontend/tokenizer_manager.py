@@ -166,6 +166,7 @@ class TokenizerManager:
         self._refuse_if_full(len(requests))
         created = self._now()
         reserved: list[tuple[str, int]] = []
+        choices: list[Choice] = []
         try:
             for request in requests:
                 rid, key = request.rid or uuid.uuid4().hex, next(self._keys)
@@ -174,15 +175,9 @@ class TokenizerManager:
             prepared = await self._intake.prepare(requests, self._limits())
             if self.fatal is not None:
                 raise RequestError(self.fatal, status=503)
-        except BaseException:
-            for rid, key in reserved:
-                self._requests.release(rid, key)
-            raise
-        choices: list[Choice] = []
-        try:
             for (rid, key), request, ready in zip(reserved, requests, prepared, strict=True):
                 choices.append(self._start(rid, key, request, ready, created))
-        except BaseException:  # a request that cannot be sent must not be waited for
+        except BaseException:
             for choice in choices:
                 choice.abort()
             for rid, key in reserved[len(choices) :]:
