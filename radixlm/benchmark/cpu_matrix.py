@@ -16,10 +16,10 @@ from typing import Any
 
 import psutil
 
+from radixlm.benchmark.commandline import table
 from radixlm.benchmark.gpu_matrix import THROUGHPUT, Workload, random_ids, run_client
-from radixlm.benchmark.launched import SERVE, ServerProcess
+from radixlm.benchmark.launched import ServerProcess
 
-VOCABULARY = 49_152  # SmolLM2's
 START_LIMIT_S = 300.0
 OUTPUT = (("output tok/s", "output_throughput"),)
 _PREFIX = (
@@ -67,8 +67,7 @@ class Contestant:
 def contestants(options: argparse.Namespace, stack: ExitStack) -> list[Contestant]:
     """Start the servers."""
     ids = ("--tokenizer", "demo")
-    words = ["demo", *options.flags]
-    ours = ServerProcess(words, options.out / "radixlm.log", START_LIMIT_S, SERVE)
+    ours = ServerProcess(["demo", *options.flags], options.out / "radixlm.log", START_LIMIT_S)
     stack.callback(ours.stop)
     found = [Contestant("radixlm", ours, ("--backend", "sglang-oai", *ids))]
     if options.peer:
@@ -121,13 +120,6 @@ def _row(
     return [workload.name, label, *cells, ratio, f"{busiest:.0f} %"]
 
 
-def table(rows: Sequence[Sequence[str]], names: Sequence[str]) -> str:
-    """In Markdown."""
-    heads = ["workload", "what", *names, "ours / theirs", "client CPU at most"]
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m radixlm.benchmark.cpu_matrix", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for logs, results and the table")
@@ -136,12 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--peer", help="command of another server, with {port} for its port")
     parser.add_argument("--peer-backend", default="vllm", help="the benchmark client's backend for it")
     options = parser.parse_args(argv)
-    names = ["radixlm", "peer"][: 2 if options.peer else 1]
-    rows = run(options)
-    if not options.peer:
-        rows = [[*row[:3], *row[-2:]] for row in rows]
-    text = table(rows, names)
-    (options.out / "table.md").write_text(text + "\n")
+    names = ["radixlm", "peer"] if options.peer else ["radixlm"]
+    text = table([["workload", "what", *names, "ours / theirs", "client CPU at most"], *run(options)])
+    (options.out / "table.txt").write_text(text + "\n")
     print(text)
     return 0
 

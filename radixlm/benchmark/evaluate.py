@@ -62,8 +62,6 @@ def _main(argv: Sequence[str] | None) -> int:
         raise ConfigError("give --text, --choices or both")
     if options.against is not None and options.text is None:
         raise ConfigError("--against compares on a text: give --text")
-    if options.base_url and rest:
-        raise ConfigError(f"with --base-url no server is started, so {rest[0]} would do nothing")
     text = None if options.text is None else _read(options.text)
     tasks = None if options.choices is None else read_tasks(options.choices)
     with at(options.base_url, rest) as url:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from radixlm.base.errors import RadixError
+from radixlm.base.errors import ConfigError, RadixError
 
 SERVE = ("radixlm", "serve")
 START_LIMIT_S = 600.0
@@ -105,10 +105,15 @@ def launched(words: Sequence[str], start_limit_s: float = START_LIMIT_S) -> Iter
 
 
 @contextmanager
-def at(url: str | None, words: Sequence[str]) -> Iterator[str]:
-    """The URL of a server: the one that runs already, or one started with `words` for the length of a `with`."""
-    if url is not None:
+def at(url: str | None, words: Sequence[str], always: Sequence[str] = ()) -> Iterator[str]:
+    """The URL of a server: the one that runs already, or one started for the length of a `with`.
+
+    `words`: how the user wants it; ConfigError for any beside a URL. `always`: what every server is started with.
+    """
+    if url:
+        if words:
+            raise ConfigError(f"with --base-url no server is started, so {words[0]} would do nothing")
         yield url.rstrip("/")
         return
-    with launched(words) as server:
+    with launched([*words, *always]) as server:
         yield server.url

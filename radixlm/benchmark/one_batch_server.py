@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from radixlm.base.errors import ConfigError, RadixError
+from radixlm.base.errors import RadixError
 from radixlm.benchmark.batch_stream import BatchAnswer, generate_batch
 from radixlm.benchmark.commandline import Program, append_line, command, table
 from radixlm.benchmark.http1 import HttpClient, HttpFailure, target_of
@@ -60,9 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     found, rest = PROGRAM.read_known(argv, "[MODEL] [options of radixlm serve]")
     options: CaseOptions = found["case"]
-    if options.base_url and rest:
-        raise ConfigError(f"with --base-url no server is started, so {rest[0]} would do nothing")
-    with at(options.base_url or None, [*rest, "--enable-cache-report"]) as url:
+    with at(options.base_url, rest, ["--enable-cache-report"]) as url:
         lines = run_async(run(url, options))
     for line in lines:
         append_line(options.result_filename, msgspec.json.encode(line) + b"\n")

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from radixlm.base.errors import ConfigError, RadixError
+from radixlm.base.errors import RadixError
 from radixlm.benchmark.commandline import Program, command, table
 from radixlm.benchmark.http1 import HttpClient, HttpFailure, target_of
 from radixlm.benchmark.launched import at
@@ -55,9 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     found, rest = PROGRAM.read_known(argv, "[MODEL] [options of radixlm serve]")
     options: StructuredOptions = found["load"]
-    if options.base_url and rest:
-        raise ConfigError(f"with --base-url no server is started, so {rest[0]} would do nothing")
-    with at(options.base_url or None, rest) as url:
+    with at(options.base_url, rest) as url:
         free, structured = run_async(run(url, options))
     print(shown(free, structured))
     return 0
