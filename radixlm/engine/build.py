@@ -33,7 +33,7 @@ from radixlm.config.kv_events import kv_events
 from radixlm.config.resolve import Resolved, known, resolve
 from radixlm.engine.grammars import GrammarRoom, grammar_room
 from radixlm.engine.kv_events import KvEventPublisher
-from radixlm.engine.trial import measure_room, null_step, run_null_step
+from radixlm.engine.trial import Room, measure_room, null_step, run_null_step
 from radixlm.loader.source import ModelSource
 from radixlm.loader.tokenizer import Tokenizer, load_tokenizer
 from radixlm.loader.weights import LoadedModel, load_model
@@ -129,20 +129,14 @@ def assemble(
     most_running = known(resolved.config.schedule.max_running_requests)
     rows = Rows(most_running, pages_per_slot, card.vocab_size, Staging(device))
     runner = Runner(loaded.model, backend, rows)
-    sizes = graph_sizes(resolved, most_running)
-    graphs = runner.capture(sizes) if sizes and runner.capturable else None
-    recorded = 0
-    if device.type == "cpu" and not resolved.config.device.disable_cuda_graph:
-        recorded = runner.record()
-    chunk_sizes = chunk_graph_sizes(resolved)
-    chunk_graphs = runner.capture_chunks(chunk_sizes) if chunk_sizes and runner.chunks_capturable else None
+    captured = _capture(runner, resolved, most_running)
     limits = SchedulerLimits(
         capacity_tokens=min(resolved.context_len, pool_size.tokens),
         context_len=resolved.context_len,
         max_running_requests=most_running,
         vocab_size=card.vocab_size,
         eos_token_ids=card.eos_token_ids,
-        decode_graphs=graphs is not None,
+        decode_graphs=captured.decode is not None,
     )
     events = kv_events(resolved.config.cache.kv_events_config)
     feed = None if events is None else KvEventPublisher(events, page_size)
@@ -158,18 +152,43 @@ def assemble(
     scheduler = Scheduler(resolved.config.schedule, cache, limits, token_bytes)
     warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner, card)
     report = budget_report(resolved, pool_size, loaded.weights_bytes, available_bytes, _free_bytes(device))
-    report.insert(-1, f"attention: {backend.name} ({_explain(verdicts)})")
-    if recorded:
-        report.insert(-1, f"recorded steps: up to {recorded} tokens run as one native call")
-    if room is not None:
-        measured = f"page tables and largest step: {room.step_bytes / GIB:.2f} GiB, graphs: "
-        report.insert(-1, f"{measured}{room.graphs_bytes / GIB:.2f} GiB, as measured before the pool was sized")
-        report.insert(-1, f"decode graphs: {_graphs_line(resolved, backend, graphs)}")
-        report.insert(-1, f"prefill graphs: {_chunk_graphs_line(resolved, backend, chunk_graphs)}")
-    ready = _ready(resolved, pool_size, limits, report, loaded, backend.name, warm_up_s, graphs)
+    attending = f"attention: {backend.name} ({_explain(verdicts)})"
+    report[-1:-1] = [attending, *_captured_lines(captured, resolved, backend, room)]
+    ready = _ready(resolved, pool_size, limits, report, loaded, backend.name, warm_up_s, captured.decode)
     ready.facts["kv_cache_allocation_s"] = round(kv_cache_allocation_s, 3)
     ready.facts["startup_available_bytes"] = _free_bytes(device)
     return Engine(scheduler, runner, resolved.run_ahead, ready, feed, grammar_room(resolved.config, card, tokenizer))
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """What is replayed in place of being launched call by call. `recorded_tokens`: of native CPU steps, 0 for none."""
+
+    decode: CaptureReport | None
+    chunks: CaptureReport | None
+    recorded_tokens: int
+
+
+def _capture(runner: Runner, resolved: Resolved, most_running: int) -> _Captured:
+    sizes, chunk_sizes = graph_sizes(resolved, most_running), chunk_graph_sizes(resolved)
+    decode = runner.capture(sizes) if sizes and runner.capturable else None
+    chunks = runner.capture_chunks(chunk_sizes) if chunk_sizes and runner.chunks_capturable else None
+    device = resolved.config.device
+    recorded_tokens = runner.record() if device.device == "cpu" and not device.disable_cuda_graph else 0
+    return _Captured(decode, chunks, recorded_tokens)
+
+
+def _captured_lines(captured: _Captured, resolved: Resolved, backend: AttentionBackend, room: Room | None) -> list[str]:
+    """What the start-up report says of it; `room` on a GPU only."""
+    lines = []
+    if captured.recorded_tokens:
+        lines.append(f"recorded steps: up to {captured.recorded_tokens} tokens run as one native call")
+    if room is not None:
+        measured = f"page tables and largest step: {room.step_bytes / GIB:.2f} GiB, graphs: "
+        lines.append(f"{measured}{room.graphs_bytes / GIB:.2f} GiB, as measured before the pool was sized")
+        lines.append(f"decode graphs: {_graphs_line(resolved, backend, captured.decode)}")
+        lines.append(f"prefill graphs: {_chunk_graphs_line(resolved, backend, captured.chunks)}")
+    return lines
 
 
 def _graphs_line(resolved: Resolved, backend: AttentionBackend, graphs: CaptureReport | None) -> str:
