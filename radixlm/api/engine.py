@@ -117,7 +117,6 @@ class Engine:
         input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         dimensions: int | None = None,
         rid: str | Sequence[str] | None = None,
-        **asked: Any,
     ) -> Any:
         """The embedding of each prompt, or a classifier's scores of it.
 
@@ -132,7 +131,6 @@ class Engine:
         input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         dimensions: int | None = None,
         rid: str | Sequence[str] | None = None,
-        **asked: Any,
     ) -> Any:
         """`encode` for a running event loop."""
         return await self._there(self._vectors(prompt, input_ids, dimensions, rid))

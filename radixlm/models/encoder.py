@@ -1,5 +1,6 @@
 """The skeleton of a post-norm encoder (arXiv 1810.04805): embeddings, layers, head. Knows no family."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -93,9 +94,9 @@ class Encoder(Model):
         labels = card.pooling.labels if card.pooling is not None else ()
         self._head = self.head(len(labels)) if labels else ScoreHead(size, (), place)
 
+    @abstractmethod
     def head(self, labels: int) -> ScoreHead:
         """What makes the scores of so many classes."""
-        raise NotImplementedError(f"{type(self).__name__} scores no classes")
 
     def forward(self, input_ids: Tensor, ctx: ForwardContext) -> Tensor:
         batch = ctx.batch

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from radixlm.server.exchange import Exchange
-from radixlm.server.route import Handler, Row
+from radixlm.server.route import Row
 
 PATH = "/openapi.json"
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
@@ -55,5 +55,4 @@ def row_of(rows: Sequence[Row], version: str) -> Row:
     async def handle(exchange: Exchange) -> None:
         await exchange.json(content)
 
-    handler: Handler = handle
-    return Row(PATH, ("GET",), handler, "user")
+    return Row(PATH, ("GET",), handle, "user")

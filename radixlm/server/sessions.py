@@ -147,8 +147,8 @@ def _prompt(session: _Session, parent: str | None, params: SessionParams, new: I
     if parent is None:
         return new
     turn = session.turns[parent]
-    drop = params.drop_previous_output or turn.output is None
-    history = turn.prompt if drop or turn.output is None else np.concatenate((turn.prompt, turn.output))
+    output = None if params.drop_previous_output else turn.output
+    history = turn.prompt if output is None else np.concatenate((turn.prompt, output))
     if params.offset:
         if not 0 < params.offset <= len(history):
             raise RequestError(
