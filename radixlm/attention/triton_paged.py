@@ -13,6 +13,7 @@ from radixlm.kernels import triton
 if TYPE_CHECKING:
     from radixlm.kernels.triton.decode import DecodeScratch
 
+MIN_HEAD_DIM = 16  # what tensor cores take at least
 MAX_HEAD_DIM = 256
 MAX_GROUP = 32  # query heads per key head
 
@@ -53,8 +54,8 @@ class TritonPaged(DeviceAttention):
             reasons.append("Triton is not installed")
         if facts.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             reasons.append(f"dtype {facts.dtype} is not float32, bfloat16 or float16")
-        if facts.head_dim % 2 or facts.head_dim > MAX_HEAD_DIM:
-            reasons.append(f"head_dim {facts.head_dim} is not even and up to {MAX_HEAD_DIM}")
+        if facts.head_dim % 2 or not MIN_HEAD_DIM <= facts.head_dim <= MAX_HEAD_DIM:
+            reasons.append(f"head_dim {facts.head_dim} is not even and from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}")
         if facts.converts:
             reasons.append(f"a KV cache in {facts.kv_dtype} with computation in {facts.dtype}")
         if facts.num_heads % facts.num_kv_heads or facts.num_heads // facts.num_kv_heads > MAX_GROUP:

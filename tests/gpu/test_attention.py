@@ -188,4 +188,5 @@ def test_reasons() -> None:
         odd = AttentionFacts("cuda", torch.float64, 1, 8, 3, 300, None)
         assert len(BACKENDS.load("triton").why_not(odd)) == 3
         assert BACKENDS.load("triton").why_not(AttentionFacts("cuda", torch.float32, 3, 9, 3, 96, 7)) == []
+        assert BACKENDS.load("triton").why_not(AttentionFacts("cuda", torch.float32, 3, 9, 3, 8, 7)) != []
         assert len(BACKENDS.load("flashinfer").why_not(odd)) >= 3

@@ -410,7 +410,7 @@ def test_flatten_pages() -> None:
 
 # Tensor cores and sums of two halves of the weights: the interpreter does both in float32.
 @pytest.mark.parametrize("dtype", DTYPES[1:])
-@pytest.mark.parametrize(("n", "k"), [(4096, 1024), (1024, 2050)] if CUDA else [(24, 40)])
+@pytest.mark.parametrize(("n", "k"), [(4096, 1024), (1024, 2050), (300, 12_288)] if CUDA else [(24, 40), (6, 4100)])
 def test_linear_maps_of_few_rows(n: int, k: int, dtype: torch.dtype) -> None:
     from radixlm.kernels.triton import gemv
 

@@ -11,34 +11,20 @@ from torch import Tensor
 
 from radixlm.kernels.triton.device import device_of, early_launch
 
-MOST_WEIGHTS = 1 << 23  # beyond, the memory is the limit, and a library reads it as well as we do
 MOST_ROWS = 16  # up to here a tile of the tensor cores holds all rows
+MOST_COLUMNS = 2048  # of a row of weights at a time: four warps then have 32 bytes each in flight per thread
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [1, K] times weight [N, K] transposed, plus bias [N]: [1, N] in x's dtype, summed in float32."""
-    n, k = weight.shape
-    y = torch.empty((1, n), dtype=x.dtype, device=x.device)
-    block_n, block_k = (2, 1024) if n <= 2048 else (4, 512)
-    _linear[(triton.cdiv(n, block_n),)](
-        x,
-        weight,
-        x if bias is None else bias,
-        y,
-        n,
-        k,
-        BLOCK_N=block_n,
-        BLOCK_K=block_k,
-        BIAS=bias is not None,
-        num_warps=4,
-        **early_launch(x.device),
-    )
-    return y
+    return _one_row(x, weight, bias, False)
 
 
 def gated_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`silu_mul` of the linear map of x [M, K], without its result going to memory: [M, N / 2], M up to MOST_ROWS."""
     rows, k = x.shape
+    if rows == 1:
+        return _one_row(x, weight, bias, True)
     n = weight.shape[0] // 2
     y = torch.empty((rows, n), dtype=x.dtype, device=x.device)
     if rows == 0:
@@ -66,8 +52,33 @@ def gated_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "bias"])
-def _linear(
+def _one_row(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Tensor:
+    n, k = weight.shape
+    n = n // 2 if gated else n
+    y = torch.empty((1, n), dtype=x.dtype, device=x.device)
+    block_k = min(MOST_COLUMNS, triton.next_power_of_2(k))
+    block_n = MOST_COLUMNS // block_k
+    _row[(triton.cdiv(n, block_n),)](
+        x,
+        weight,
+        x if bias is None else bias,
+        y,
+        n,
+        k,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+        PIECES=triton.cdiv(k, block_k),
+        EVEN=k % block_k == 0,
+        BIAS=bias is not None,
+        GATED=gated,
+        num_warps=4,
+        **early_launch(x.device),
+    )
+    return y
+
+
+@triton.jit(do_not_specialize_on_alignment=["bias"])
+def _row(
     x,
     weight,
     bias,
@@ -76,30 +87,51 @@ def _linear(
     k,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    PIECES: tl.constexpr,
+    EVEN: tl.constexpr,
     BIAS: tl.constexpr,
+    GATED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One row: nothing to share between rows, so the products are summed without tensor cores."""
+    """One row: nothing to share between rows, so the products are summed without tensor cores.
+
+    Weights are asked for a piece ahead, and the first before the kernel before this one is done: nobody writes them.
+    """
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K)
-    there = column < n
     # A row of weights too many repeats the last one, and is not stored.
     at = weight + tl.minimum(column, n - 1).to(tl.int64)[:, None] * k
+    up_at = at + n.to(tl.int64) * k
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
-    w = tl.load(at + lane[None, :], mask=(lane < k)[None, :], other=0.0)  # nobody writes weights: no need to wait
+    w = _weights(at, lane, k, EVEN)
+    if GATED:
+        u = _weights(up_at, lane, k, EVEN)
     if EARLY:
         tl.extra.cuda.gdc_wait()
     total = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
-    for first in tl.range(0, k, BLOCK_K):
-        ahead = first + BLOCK_K + lane
-        values = tl.load(x + first + lane, mask=first + lane < k, other=0.0).to(tl.float32)
-        w_next = tl.load(at + ahead[None, :], mask=(ahead < k)[None, :], other=0.0)
-        total += w.to(tl.float32) * values[None, :]
-        w = w_next
+    up_total = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    for piece in tl.static_range(PIECES):
+        inner = piece * BLOCK_K + lane
+        values = tl.load(x + inner, mask=inner < k, other=0.0).to(tl.float32)[None, :]
+        w_now = w
+        if piece + 1 < PIECES:
+            w = _weights(at, inner + BLOCK_K, k, EVEN)
+        total += w_now.to(tl.float32) * values
+        if GATED:
+            u_now = u
+            if piece + 1 < PIECES:
+                u = _weights(up_at, inner + BLOCK_K, k, EVEN)
+            up_total += u_now.to(tl.float32) * values
+    there = column < n
     result = tl.sum(total, 1)
     if BIAS:
         result += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)
+    if GATED:
+        up = tl.sum(up_total, 1)
+        if BIAS:
+            up += tl.load(bias + n + column, mask=there, other=0.0).to(tl.float32)
+        result = _gate(result, up, y.dtype.element_ty)
     tl.store(y + column, result.to(y.dtype.element_ty), mask=there)
 
 
@@ -141,13 +173,20 @@ def _gated(
     if BIAS:
         gate += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)[None, :]
         up += tl.load(bias + n + column, mask=there, other=0.0).to(tl.float32)[None, :]
-    # Rounded in between as the two steps would.
-    gate, up = gate.to(y.dtype.element_ty).to(tl.float32), up.to(y.dtype.element_ty).to(tl.float32)
-    result = (gate * tl.sigmoid(gate) * up).to(y.dtype.element_ty)
+    result = _gate(gate, up, y.dtype.element_ty).to(y.dtype.element_ty)
     tl.store(y + row[:, None] * n + column[None, :], result, mask=real[:, None] & there[None, :])
 
 
 @triton.jit
+def _gate(gate, up, dtype: tl.constexpr):
+    """SiLU of the gate times the other, rounded in between as the two steps would."""
+    gate, up = gate.to(dtype).to(tl.float32), up.to(dtype).to(tl.float32)
+    return gate * tl.sigmoid(gate) * up
+
+
+@triton.jit
 def _weights(at, inner, k, EVEN: tl.constexpr):
-    """A tile of weights; `at`: where its rows begin."""
-    return tl.load(at + inner[None, :]) if EVEN else tl.load(at + inner[None, :], mask=(inner < k)[None, :], other=0.0)
+    """A tile of weights, each of which is read once; `at`: where its rows begin."""
+    if EVEN:
+        return tl.load(at + inner[None, :], eviction_policy="evict_first")
+    return tl.load(at + inner[None, :], mask=(inner < k)[None, :], other=0.0, eviction_policy="evict_first")

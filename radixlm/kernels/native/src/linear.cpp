@@ -10,7 +10,6 @@ namespace {
 constexpr ptrdiff_t CHUNK_BYTES = 64 << 10;   // weights that a thread takes at a time
 constexpr ptrdiff_t ROWS_BYTES = 384 << 10;   // activations kept in the second-level cache while panels pass
 constexpr ptrdiff_t SERIAL_BYTES = 32 << 10;  // below this, waking the other threads costs more than it saves
-constexpr int LINEAR_PANEL = std::min(PANEL, 3);
 
 template <class T>
 struct Shape {
@@ -20,9 +19,9 @@ struct Shape {
         in(in_features),
         steps(in_features / Step<T>::K),
         vectors((out_features + W - 1) / W),
-        panels((vectors + LINEAR_PANEL - 1) / LINEAR_PANEL) {}
-  int width(ptrdiff_t panel) const { return int(std::min<ptrdiff_t>(LINEAR_PANEL, vectors - panel * LINEAR_PANEL)); }
-  ptrdiff_t offset(ptrdiff_t panel) const { return panel * LINEAR_PANEL * steps * STEP<T>; }
+        panels((vectors + PANEL - 1) / PANEL) {}
+  int width(ptrdiff_t panel) const { return int(std::min<ptrdiff_t>(PANEL, vectors - panel * PANEL)); }
+  ptrdiff_t offset(ptrdiff_t panel) const { return panel * PANEL * steps * STEP<T>; }
 };
 
 template <class T>
@@ -35,7 +34,7 @@ void pack(const T* weight, ptrdiff_t weight_row, T* packed, ptrdiff_t out, ptrdi
     int columns = s.width(panel) * W;
     for (ptrdiff_t step = 0; step < s.steps; step++)
       for (int c = 0; c < columns; c++) {
-        ptrdiff_t n = panel * LINEAR_PANEL * W + c;
+        ptrdiff_t n = panel * PANEL * W + c;
         for (int k = 0; k < K; k++) *to++ = n < out ? weight[n * weight_row + step * K + k] : T{};
       }
   }
@@ -53,17 +52,17 @@ template <class T>
 void panel_rows(const Shape<T>& s, ptrdiff_t panel, const T* x, ptrdiff_t x_row, const T* packed, const float* bias,
                 T* y, ptrdiff_t y_row, ptrdiff_t first, ptrdiff_t last) {
   int width = s.width(panel);
-  ptrdiff_t column = panel * LINEAR_PANEL * W, columns = std::min<ptrdiff_t>(width * W, s.out - column);
+  ptrdiff_t column = panel * PANEL * W, columns = std::min<ptrdiff_t>(width * W, s.out - column);
   ptrdiff_t tiles = (last - first + tile_rows(width) - 1) / tile_rows(width);
-  alignas(64) float start[LINEAR_PANEL * W] = {};
+  alignas(64) float start[PANEL * W] = {};
   if (bias) std::memcpy(start, bias + column, columns * sizeof(float));
-  alignas(64) float sums[8][LINEAR_PANEL * W];
+  alignas(64) float sums[8][PANEL * W];
   ptrdiff_t row = first;
   for (ptrdiff_t t = 0; t < tiles; t++) {
     int rows = int((last - row) / (tiles - t));
     for (int i = 0; i < rows; i++) std::memcpy(sums[i], start, sizeof start);
     tile_for<T>(rows, width)(x + row * x_row, x_row, packed + s.offset(panel), width * STEP<T>, s.steps, sums[0],
-                             LINEAR_PANEL * W);
+                             PANEL * W);
     for (int i = 0; i < rows; i++) finish(sums[i], y + (row + i) * y_row + column, columns);
     row += rows;
   }
@@ -73,7 +72,7 @@ template <class T>
 void linear(const T* x, ptrdiff_t x_row, const T* packed, const float* bias, T* y, ptrdiff_t y_row, ptrdiff_t rows,
             ptrdiff_t out, ptrdiff_t in) {
   Shape<T> s(out, in);
-  ptrdiff_t panel_bytes = LINEAR_PANEL * s.steps * STEP<T> * ptrdiff_t(sizeof(T));
+  ptrdiff_t panel_bytes = PANEL * s.steps * STEP<T> * ptrdiff_t(sizeof(T));
   ptrdiff_t most = std::max<ptrdiff_t>(64, ROWS_BYTES / (in * ptrdiff_t(sizeof(T))));
   ptrdiff_t blocks = std::max<ptrdiff_t>(1, (rows + most - 1) / most), block = (rows + blocks - 1) / blocks;
   int threads = s.panels * panel_bytes < SERIAL_BYTES && rows == 1 ? 1 : omp_get_max_threads();
