@@ -1,6 +1,7 @@
 """Builds what one scheduler process runs: model, KV pool, attention, scheduler, runner. Knows no socket."""
 
 import dataclasses
+import atexit
 import gc
 import time
 from collections.abc import Callable
@@ -98,6 +99,7 @@ def build(config: Config, source: ModelSource, card: ModelCard) -> Engine:
     engine.ready.facts["scheduler_e2e_s"] = round(time.time() - psutil.Process().create_time(), 3)
     gc.collect()
     gc.freeze()  # what stands now stays: a full collection in the midst of a step would look at all of it in vain
+    atexit.register(gc.unfreeze)  # or bindings complain, at the interpreter's end, of what they take for leaks
     return engine
 
 
@@ -151,7 +153,7 @@ def assemble(
     token_bytes = tokenizer.token_bytes(card.vocab_size) if tokenizer is not None else None
     scheduler = Scheduler(resolved.config.schedule, cache, limits, token_bytes)
     warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner, card)
-    report = budget_report(resolved, pool_size, loaded.weights_bytes, available_bytes, _free_bytes(device))
+    report = budget_report(resolved, pool_size, loaded.weights_bytes, _free_bytes(device))
     attending = f"attention: {backend.name} ({_explain(verdicts)})"
     report[-1:-1] = [attending, *_captured_lines(captured, resolved, backend, room)]
     ready = _ready(resolved, pool_size, limits, report, loaded, backend.name, warm_up_s, captured.decode)

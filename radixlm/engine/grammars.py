@@ -4,7 +4,7 @@ The loop asks; the scheduler knows flags only, the runner masks only. Compiling 
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from radixlm.base import log
 from radixlm.config.card import ModelCard
 from radixlm.config.groups import Config
-from radixlm.grammar.base import Grammar, GrammarError, Source, Vocabulary, Whitespace
+from radixlm.grammar.base import STEP_LIMIT_S, Grammar, GrammarError, Source, Vocabulary, Whitespace
+from radixlm.grammar.judge import Judge
 from radixlm.grammar.processors.base import Processor, ProcessorFacts
 from radixlm.grammar.processors.table import maker
 from radixlm.grammar.service import CompileService
@@ -26,7 +27,7 @@ from radixlm.protocol.messages import ReleaseReq, TokenizedGenerateReqInput
 from radixlm.runner.masks import TokenMasks
 
 logger = log.get(__name__)
-STEP_LIMIT_S = 0.5  # an answer whose next mask takes longer holds up everybody, and ends
+FAIR_S = 0.01  # of processor time that an answer may take for a token, however many others there are
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class GrammarSettings:
     processors: bool = False
 
 
-def grammar_room(config: Config, card: ModelCard, tokenizer: Tokenizer | None) -> "GrammarRoom":
+def grammar_room(
+    config: Config, card: ModelCard, tokenizer: Tokenizer | None, judge: Callable[[Vocabulary], Judge] = Judge
+) -> "GrammarRoom":
     """The room of a server with these settings. Of special tokens only those have a text for grammars that the model's
     own tool calls are made of; any other in an answer would not be seen by whoever reads it."""
     constraints = config.constraints
@@ -53,7 +56,8 @@ def grammar_room(config: Config, card: ModelCard, tokenizer: Tokenizer | None) -
     stop_ids = tuple(id_ for id_ in card.eos_token_ids if id_ < card.vocab_size)
     silent = tokenizer.special_ids - _spoken(config.server.tool_call_parser, tokenizer, pieces)
     texts = [b"" if id_ in silent or id_ in stop_ids else piece for id_, piece in enumerate(pieces)]
-    return GrammarRoom(settings, Vocabulary(texts, stop_ids, card.vocab_size), pieces)
+    vocabulary = Vocabulary(texts, stop_ids, card.vocab_size)
+    return GrammarRoom(settings, vocabulary, pieces, CompileService(vocabulary, settings.backend, judge=judge))
 
 
 def _spoken(parser: str | None, tokenizer: Tokenizer, pieces: Sequence[bytes]) -> set[int]:
@@ -75,7 +79,7 @@ class GrammarRoom:
         pieces: Sequence[bytes],
         service: CompileService | None = None,
     ) -> None:
-        """`vocabulary` None: there is no tokenizer. `pieces` are the texts of all ids, special ones too."""
+        """`vocabulary` and `service` None: there is no tokenizer. `pieces` are the texts of all ids, special too."""
         self._settings = settings
         self._vocabulary = vocabulary
         self._pieces = pieces
@@ -84,6 +88,7 @@ class GrammarRoom:
         self._waiting: dict[int, TokenizedGenerateReqInput] = {}
         self._sessions: dict[int, Session] = {}
         self._failed: dict[int, str] = {}
+        self._spent_s: dict[int, float] = {}  # processor time for each answer's newest token and the mask after it
 
     @property
     def waiting(self) -> int:
@@ -109,6 +114,7 @@ class GrammarRoom:
             session = self._sessions.get(key)
             if session is not None and self._fill(session, key, bits[len(bound)]):
                 bound.append(row)
+        self._end_dearest()
         if not bound:
             return None
         return TokenMasks(np.array(bound, np.int64), bits[: len(bound)])
@@ -116,16 +122,19 @@ class GrammarRoom:
     def judge(self, rows: Sequence[tuple[int, int]], tokens: I32) -> dict[int, str | None]:
         """The (row, key) of a step have got `tokens` (int32, by row): the rows whose answer is over, and why."""
         ends: dict[int, str | None] = {}
+        self._spent_s.clear()
         for row, key in rows:
             session, token = self._sessions.get(key), int(tokens[row])
             if key in self._failed:
                 ends[row] = self._failed[key]
             elif session is not None and token >= 0:
+                began_s = time.thread_time()
                 try:
                     if session.accept(token):
                         ends[row] = None
                 except GrammarError as error:
                     ends[row] = f"The grammar cannot go on: {error}"
+                self._spent_s[key] = time.thread_time() - began_s
         return ends
 
     def forget(self, keys: Sequence[int]) -> None:
@@ -148,7 +157,7 @@ class GrammarRoom:
                 session = self._session(event, event.grammar)
             except GrammarError as error:
                 del self._waiting[key]
-                yield ReleaseReq(key, _complaint(event.grammar, error))
+                yield ReleaseReq(key, _complaint(event.grammar, error), event.grammar.field)
                 continue
             if session is not None:
                 del self._waiting[key]
@@ -160,7 +169,7 @@ class GrammarRoom:
         vocabulary = self._vocabulary
         if vocabulary is None or not vocabulary.stop_ids:
             raise GrammarError("it needs a tokenizer with an end token, and this server runs without one")
-        grammar = None if spec.kind is None else self._grammar(spec.kind, spec.text, vocabulary)
+        grammar = None if spec.kind is None else self._grammar(spec.kind, spec.text)
         if spec.kind is not None and grammar is None:
             return None
         if self._spelling is None:
@@ -172,11 +181,10 @@ class GrammarRoom:
         matcher = grammar.matcher() if grammar is not None else None
         return Session(vocabulary, phase, matcher, processor, stops, sampling.min_new_tokens)
 
-    def _grammar(self, kind: Kind, text: str, vocabulary: Vocabulary) -> Grammar | None:
+    def _grammar(self, kind: Kind, text: str) -> Grammar | None:
         if self._settings.backend == "none":
             raise GrammarError("this server runs with --grammar-backend none")
-        if self._service is None:
-            self._service = CompileService(vocabulary, self._settings.backend)
+        assert self._service is not None
         return self._service.ask(Source(kind, text, self._settings.whitespace))
 
     def _processor(self, call: ProcessorCall, vocabulary: Vocabulary) -> Processor:
@@ -193,19 +201,30 @@ class GrammarRoom:
             raise GrammarError(f"it cannot be made: {error}") from error
 
     def _fill(self, session: Session, key: int, mask: I32) -> bool:
-        began = time.monotonic()
+        began_s = time.thread_time()
         try:
-            bound = session.fill(mask)
+            return session.fill(mask)
         except GrammarError as error:
             self._failed[key] = f"The grammar cannot go on: {error}"
             return False
-        if time.monotonic() - began > STEP_LIMIT_S:
-            self._failed[key] = f"The grammar is too complex: one token took more than {STEP_LIMIT_S:g} s"
-        return bound
+        finally:
+            self._spent_s[key] = self._spent_s.get(key, 0.0) + time.thread_time() - began_s
+
+    def _end_dearest(self) -> None:
+        """While all masks of a step took too long together, the answers that took most of it end with it: every other
+        answer waits for them."""
+        left_s = sum(self._spent_s.values())
+        if left_s <= STEP_LIMIT_S:
+            return
+        for key, spent_s in sorted(self._spent_s.items(), key=lambda item: -item[1]):
+            if left_s <= STEP_LIMIT_S or spent_s <= FAIR_S:
+                return
+            self._failed[key] = f"The grammar is too complex: a token took {spent_s:.2f} s, and others wait"
+            left_s -= spent_s
 
 
 def _complaint(spec: GrammarSpec, error: GrammarError) -> str:
-    """What the client is told; it names the field."""
+    """What the client is told."""
     if spec.processor is not None and spec.kind is None:
         return f"custom_logit_processor {spec.processor.name[:64]!r}: {error}"
     return f"Failed to compile {spec.kind} grammar: {error}"

@@ -23,7 +23,8 @@ class ChoiceRequest:
     `hidden_states`: of all positions, or only of the prompt's last one and those after it. `pooled`: nothing is to be
     generated; the extras have the prompt's vector. `second_at`: where the second of two texts begins in `input_ids`.
     `thinking`: how it is told from the answer; a grammar begins after it, unless `answer_at_once`. `processor`: the
-    name of a registered logit processor, which is told `custom_params`.
+    name of a registered logit processor, which is told `custom_params`. `grammar_field`: the field that a grammar comes
+    from, where it is not the one of its kind.
     """
 
     text: str | None = None
@@ -45,6 +46,7 @@ class ChoiceRequest:
     thinking: Thinking | None = None
     answer_at_once: bool = False
     processor: str | None = None
+    grammar_field: str | None = None
 
 
 @dataclass(slots=True)

@@ -72,6 +72,6 @@ def grammar_of(
         raise RequestError("custom_logit_processor is too long for a name", "custom_logit_processor")
     processor = None if name is None else ProcessorCall(name, dict(custom_params), request.thinking)
     if constraint is None:
-        return GrammarSpec(processor=processor)
+        return GrammarSpec(processor=processor, field="custom_logit_processor")
     thinking = None if request.answer_at_once else request.thinking
-    return GrammarSpec(constraint.kind, constraint.text, thinking, processor)
+    return GrammarSpec(constraint.kind, constraint.text, thinking, processor, request.grammar_field or constraint.kind)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,13 @@ from radixlm.loader.tokenizer import Tokenizer
 _PROBE = "RADIXLM-PROBE"
 _PROBED_ROLES = ("system", "user", "assistant")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "latest_reminder")
-RENDER_LIMIT_S = 10.0  # a template that writes longer than this is stopped
+RENDER_LIMIT_S = 10.0  # a template that takes longer than this is stopped
+PROBE_LIMIT_S = 1.0  # the same for each of the few renderings by which a template is looked at, at start
+_DEADLINE = "_radixlm_deadline_s"  # the variable in which a rendering finds when it must have ended (monotonic)
+
+
+class RenderTimeout(RequestError):
+    """The template takes longer than it was allowed."""
 
 
 class ChatTemplate:
@@ -38,7 +44,9 @@ class ChatTemplate:
         environment = _environment()
         self._special_tokens = dict(special_tokens)
         try:
-            self._compiled = {name: environment.from_string(text) for name, text in templates.items()}
+            self._compiled = {
+                name: environment.from_string(_watched(environment.parse(text))) for name, text in templates.items()
+            }
         except jinja2.TemplateSyntaxError as error:
             raise ModelError(f"the chat template has a syntax error in line {error.lineno}: {error.message}") from error
         self.source = "\n".join(templates.values())
@@ -51,6 +59,7 @@ class ChatTemplate:
         tools: list[dict[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        limit_s: float | None = None,
         **kwargs: Any,
     ) -> str:
         """The prompt text of a chat; it holds its own special tokens, so encode it without adding any.
@@ -58,7 +67,7 @@ class ChatTemplate:
         With `continue_final_message` the last message, of the assistant, is the beginning of the answer: its text
         follows the generation prompt. Without it such a message, if it is a plain string, is turned into a user's, as
         SGLang does, when an answer is asked for. `kwargs` are variables for the template. RequestError names the
-        message that cannot be used, or says that rendering took longer than RENDER_LIMIT_S.
+        message that cannot be used; RenderTimeout when rendering takes longer than `limit_s`, RENDER_LIMIT_S for None.
         """
         history = [_checked(index, message) for index, message in enumerate(messages)]
         if not history:
@@ -77,7 +86,7 @@ class ChatTemplate:
         if tools:
             compiled = self._compiled.get("tool_use", compiled)
         variables = {**self._special_tokens, **kwargs, "add_generation_prompt": add_generation_prompt}
-        return _render(compiled, history, tools, variables) + beginning
+        return _render(compiled, history, tools, variables, limit_s) + beginning
 
     def _fitted(self, message: dict[str, Any]) -> dict[str, Any]:
         if message["role"] == "developer" and not self._knows_developer:
@@ -95,7 +104,7 @@ class ChatTemplate:
         history = {"user": [probe], "assistant": [turn, probe, turn]}.get(probe["role"], [probe, turn])
         variables = {**self._special_tokens, "add_generation_prompt": True}
         try:
-            text = _render(self._compiled["default"], history, None, variables)
+            text = _render(self._compiled["default"], history, None, variables, PROBE_LIMIT_S)
         except Exception:  # whatever a template does with a value that it was not made for
             return False
         return _PROBE in text and "'text'" not in text and '"text"' not in text
@@ -213,18 +222,21 @@ def _render(
     messages: list[dict[str, Any]],
     tools: list[dict[str, Any]] | None,
     variables: Mapping[str, Any],
+    limit_s: float | None = None,
 ) -> str:
     """Render; with tools a second try gives the template bare function objects, which some expect."""
     forms = [tools or None]
     if tools and all(isinstance(tool.get("function"), dict) for tool in tools):
         forms.append([tool["function"] for tool in tools])
     failure = ""
+    limit_s = RENDER_LIMIT_S if limit_s is None else limit_s
+    until = {_DEADLINE: time.monotonic() + limit_s}
     for form in forms:
         try:
-            return "".join(_in_time(compiled.generate(**{**variables, "messages": messages, "tools": form})))
+            return compiled.render(**{**variables, "messages": messages, "tools": form, **until})
         except _TooLong:
-            message = f"the chat template needs more than {RENDER_LIMIT_S:g} s for these messages"
-            raise RequestError(message, "messages") from None
+            message = f"the chat template needs more than {limit_s:g} s for these messages"
+            raise RenderTimeout(message, "messages") from None
         except Exception as error:  # templates are programs: any error of theirs is about this history
             failure = failure or str(error) or type(error).__name__
     raise RequestError(f"the chat template cannot render these messages: {failure}", "messages")
@@ -234,12 +246,21 @@ class _TooLong(Exception):
     """Rendering has used up its time."""
 
 
-def _in_time(pieces: Iterable[str]) -> Iterator[str]:
-    deadline_s = time.monotonic() + RENDER_LIMIT_S
-    for piece in pieces:
-        yield piece
-        if time.monotonic() > deadline_s:
-            raise _TooLong
+@jinja2.pass_context
+def _in_time(context: jinja2.runtime.Context, value: str) -> str:
+    """The filter that `_watched` puts where a template may go on for ever."""
+    if time.monotonic() > context[_DEADLINE]:
+        raise _TooLong
+    return value
+
+
+def _watched(template: nodes.Template) -> nodes.Template:
+    """The same template, which looks at the clock in every turn of a loop and every call of a macro."""
+    places: list[nodes.For | nodes.Macro] = [*template.find_all(nodes.For), *template.find_all(nodes.Macro)]
+    for node in places:
+        look = nodes.Filter(nodes.Const(""), "in_time", [], [], None, None)
+        node.body.insert(0, nodes.ExprStmt(look).set_lineno(node.lineno))
+    return template
 
 
 class _Generation(Extension):
@@ -258,6 +279,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
+    environment.filters["in_time"] = _in_time
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment

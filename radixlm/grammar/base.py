@@ -12,6 +12,7 @@ from radixlm.protocol.grammar import Kind
 
 WORD_BITS = 32
 YIELDING = 10  # niceness of whatever compiles: it must not take the processor from what generates
+STEP_LIMIT_S = 0.25  # processor time that the masks of one step may take, of which all other answers wait for the end
 
 
 def allow(mask: I32, tokens: Sequence[int]) -> None:
@@ -34,6 +35,14 @@ class GrammarError(RadixError):
 
 class GrammarTimeout(GrammarError):
     """It could not be compiled in the time allowed; another time it might."""
+
+
+class GrammarTooHeavy(GrammarError):
+    """It takes more processor time to compile than it was allowed."""
+
+
+class GrammarUnsupported(GrammarError):
+    """It may be valid, but this backend cannot enforce it; another one might."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from radixlm.grammar import complaints
 from radixlm.grammar.base import GrammarError, Source, Vocabulary, Whitespace
 from radixlm.grammar.tags import Tags, parse
 from radixlm.protocol.arrays import I32
@@ -47,10 +48,10 @@ class LLGuidance:
         try:
             grammar = kinds[source.kind]()
         except ValueError as error:
-            raise GrammarError(_plain(str(error))) from None
+            raise complaints.of_llguidance(str(error)) from None
         first = matcher(self._tokenizer, grammar, log_level=0)
         if first.is_error():
-            raise GrammarError(_plain(first.get_error()))
+            raise complaints.of_llguidance(first.get_error())
         return _Compiled(first, len(grammar))
 
 
@@ -96,7 +97,7 @@ class _Matcher:
     def fill(self, mask: I32) -> None:
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._matcher.is_error():
-            raise GrammarError(_plain(self._matcher.get_error()))
+            raise complaints.of_llguidance(self._matcher.get_error())
 
     def accept(self, token: int) -> bool:
         return bool(self._matcher.consume_token(token))
@@ -134,7 +135,7 @@ def _lark_of_ebnf(text: str) -> str:
     try:
         return f"{_HEADER}\n{str(converter.gbnf_to_lark(text)).replace('%llguidance {}', '', 1)}"
     except Exception as error:  # it raises nothing more special for a rule that is not there
-        raise GrammarError(_plain(str(error))) from None
+        raise complaints.of_llguidance(str(error)) from None
 
 
 def _lark_of_tags(source: Source) -> str:
@@ -175,8 +176,3 @@ def _tag_rules(tags: Tags, index: int, whitespace: Whitespace) -> list[str]:
 
 def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
-
-
-def _plain(message: str) -> str:
-    """The first line, which says what is wrong."""
-    return message.strip().splitlines()[0] if message.strip() else "it cannot be compiled"

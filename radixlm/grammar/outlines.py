@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from radixlm.grammar.base import GrammarError, Source, Vocabulary, Whitespace, allow
+from radixlm.grammar import complaints
+from radixlm.grammar.base import Source, Vocabulary, Whitespace, allow
 from radixlm.grammar.subset import SHOWN_GAPS, gaps
 from radixlm.protocol.arrays import I32
 
@@ -47,7 +48,7 @@ class Outlines:
                 regex = library.json_schema.build_regex_from_schema(source.text, _spaces(source.whitespace))
             index = library.Index(regex, self._vocabulary)
         except (ValueError, TypeError, OverflowError) as error:
-            raise GrammarError(str(error).strip().splitlines()[0]) from None
+            raise complaints.of_outlines(str(error)) from None
         return _Compiled(library, index, self._stop_ids)
 
 

@@ -1,39 +1,60 @@
 """Compiles grammars off the caller's thread: tried out in a process that may be killed, then made here, then kept.
 
-Knows sources, not requests.
+Knows sources, not requests. Every grammar goes down the quick lane first, where it may use little; what needs more goes
+on in the slow lane. So a small grammar waits for nothing but the first moments of those before it.
 """
 
+import math
 import os
 import sys
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
 
 from radixlm.base import log
 from radixlm.base.errors import ConfigError
-from radixlm.grammar.base import YIELDING, Grammar, GrammarBackend, GrammarError, GrammarTimeout, Source, Vocabulary
-from radixlm.grammar.judge import DEADLINE_S, Judge
+from radixlm.grammar.base import (
+    YIELDING,
+    Grammar,
+    GrammarBackend,
+    GrammarError,
+    GrammarTimeout,
+    GrammarTooHeavy,
+    GrammarUnsupported,
+    Source,
+    Vocabulary,
+)
+from radixlm.grammar.clock import Clock
+from radixlm.grammar.judge import Judge
 from radixlm.grammar.limits import why_refused
 from radixlm.grammar.table import BACKENDS
 
 logger = log.get(__name__)
+DEADLINE_S = 10.0  # from a grammar's turn in the quick lane to the verdict, whatever happens in between
+QUICK_CPU_S, SLOW_CPU_S = 0.25, 3.0  # processor time for trying a grammar out, and then again for making it here
+TIMEOUT_KEPT_S = 10.0  # so long a grammar that was too slow is not tried again
 MOST_KEPT = 512
 MOST_KEPT_BYTES = 1 << 30
-WORKERS = 2  # so that one grammar that runs into its deadline does not hold up all others
 
 
-@dataclass
-class Tally:
-    """What has happened since start. `seconds`: what each compilation took, until somebody takes them."""
+@dataclass(eq=False)
+class _Job:
+    """A grammar that is being made. `due_s` by the service's clock; it has all the time until its turn has come, for a
+    burst of grammars is no fault of any of them."""
 
-    asked: int = 0
-    hits: int = 0
-    failed: int = 0
-    timeouts: int = 0
-    seconds: list[float] = field(default_factory=list)
+    source: Source
+    due_s: float = math.inf
+    made: Grammar | GrammarError | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    made: Grammar | GrammarError
+    size_bytes: int
+    until_s: float | None = None
 
 
 class CompileService:
@@ -44,107 +65,114 @@ class CompileService:
         vocabulary: Vocabulary,
         backend: str | None,
         deadline_s: float = DEADLINE_S,
-        judge: Callable[[Vocabulary, float], Judge] = Judge,
+        judge: Callable[[Vocabulary], Judge] = Judge,
     ) -> None:
         """`backend`: a name, or None or "auto" for the best that can enforce each grammar."""
-        self.tally = Tally()
         self._vocabulary = vocabulary
         self._asked_backend = backend
         self._deadline_s = deadline_s
-        self._make_judge = judge
-        self._local = threading.local()
-        self._judges: list[Judge] = []
+        self._clock = Clock()
         self._backends: dict[str, GrammarBackend] = {}
         self._making = threading.Lock()
-        self._workers: ThreadPoolExecutor | None = None
-        self._pending: dict[Source, Future[Grammar]] = {}
-        self._kept: OrderedDict[Source, Grammar | GrammarError] = OrderedDict()
+        slow = _Lane("grammar-slow", SLOW_CPU_S, judge(vocabulary))
+        self._lanes = (_Lane("grammar", QUICK_CPU_S, judge(vocabulary), slow), slow)
+        self._pending: dict[Source, _Job] = {}
+        self._done: SimpleQueue[_Job] = SimpleQueue()
+        self._kept: OrderedDict[Source, _Kept] = OrderedDict()
 
     def ask(self, source: Source) -> Grammar | None:
         """The grammar, or None while it is being compiled; ask again. GrammarError says why there is none."""
-        pending = self._pending.get(source)
-        if pending is not None:
-            if not pending.done():
-                return None
-            del self._pending[source]
-            return self._take(source, pending)
-        self.tally.asked += 1
+        self._collect()
+        now_s = self._clock.now_s()
         kept = self._kept.get(source)
-        if kept is None:
-            self._pending[source] = self._pool().submit(self._compile, source)
-            return None
-        self.tally.hits += 1
-        self._kept.move_to_end(source)
-        if isinstance(kept, GrammarError):
-            raise kept
-        return kept
+        if kept is not None and (kept.until_s is None or now_s < kept.until_s):
+            self._kept.move_to_end(source)
+            if isinstance(kept.made, GrammarError):
+                raise kept.made.with_traceback(None)
+            return kept.made
+        job = self._pending.get(source)
+        if job is None:
+            job = self._pending[source] = _Job(source)
+            self._lanes[0].submit(self._work, job)
+        elif now_s > job.due_s:  # it may still be made, for those who ask later
+            raise self._too_late()
+        return None
 
     def close(self) -> None:
         """End the trial processes; what is being compiled fails."""
-        for judge in self._judges:
-            judge.end()
-        if self._workers is not None:
-            self._workers.shutdown(wait=False, cancel_futures=True)
+        for lane in self._lanes:
+            lane.close()
 
-    def _pool(self) -> ThreadPoolExecutor:
-        if self._workers is None:
-            self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="grammar", initializer=_yield_to_others)
-        return self._workers
+    def _collect(self) -> None:
+        """Keep what has been made since. The least recently used go first; the newest stays, whatever it takes."""
+        while not self._done.empty():
+            job = self._done.get()
+            del self._pending[job.source]
+            assert job.made is not None
+            until_s = self._clock.now_s() + TIMEOUT_KEPT_S if isinstance(job.made, GrammarTimeout) else None
+            self._kept[job.source] = _Kept(job.made, _size_bytes(job.source, job.made), until_s)
+            self._kept.move_to_end(job.source)
+            total_bytes = sum(kept.size_bytes for kept in self._kept.values())
+            while len(self._kept) > 1 and (len(self._kept) > MOST_KEPT or total_bytes > MOST_KEPT_BYTES):
+                total_bytes -= self._kept.popitem(last=False)[1].size_bytes
 
-    def _take(self, source: Source, done: "Future[Grammar]") -> Grammar:
+    def _too_late(self) -> GrammarTimeout:
+        return GrammarTimeout(f"it takes longer than {self._deadline_s:g} s to compile")
+
+    # ---- on a lane's thread
+
+    def _work(self, job: _Job, lane: "_Lane") -> None:
+        job.due_s = min(job.due_s, self._clock.now_s() + self._deadline_s)
         try:
-            grammar = done.result()
-        except GrammarTimeout:
-            self.tally.timeouts += 1
-            raise
+            job.made = self._compile(job, lane)
+        except GrammarTooHeavy as error:
+            if lane.heavier is not None:
+                lane.heavier.submit(self._work, job)
+                return
+            job.made = error
         except GrammarError as error:
-            self.tally.failed += 1
-            self._keep(source, error)
-            raise
-        except Exception as error:
+            job.made = error
+        except Exception:
             logger.exception("a grammar could not be compiled")
-            raise GrammarError(f"it cannot be compiled: {type(error).__name__}") from error
-        self._keep(source, grammar)
-        return grammar
+            job.made = GrammarError("it cannot be compiled: the cause is in the server's log")
+        self._done.put(job)
 
-    def _keep(self, source: Source, made: Grammar | GrammarError) -> None:
-        """The least recently used go first; the newest stays, whatever it takes."""
-        self._kept[source] = made
-        sizes = {key: _size_bytes(key, value) for key, value in self._kept.items()}
-        total_bytes = sum(sizes.values())
-        while len(self._kept) > 1 and (len(self._kept) > MOST_KEPT or total_bytes > MOST_KEPT_BYTES):
-            oldest, _ = self._kept.popitem(last=False)
-            total_bytes -= sizes[oldest]
-
-    # ---- on a worker's thread
-
-    def _compile(self, source: Source) -> Grammar:
-        began = time.monotonic()
-        problem = why_refused(source.kind, source.text)
+    def _compile(self, job: _Job, lane: "_Lane") -> Grammar:
+        """By the first backend that takes it; where none does, the best one's reason is told."""
+        problem = why_refused(job.source.kind, job.source.text)
         if problem is not None:
             raise GrammarError(problem)
-        name = self._choose(source)
-        judge = self._judge()
-        judge.prepare(name)
-        backend = self._backend(name)  # both processes load the library at once
-        judge.try_out(name, source)
-        grammar = backend.compile(source)
-        self.tally.seconds.append(time.monotonic() - began)
-        return grammar
+        unsupported: GrammarUnsupported | None = None
+        for name in self._candidates(job.source):
+            try:
+                return self._compile_with(name, job, lane)
+            except GrammarUnsupported as error:
+                unsupported = unsupported or error
+        assert unsupported is not None
+        raise unsupported
 
-    def _choose(self, source: Source) -> str:
+    def _compile_with(self, name: str, job: _Job, lane: "_Lane") -> Grammar:
+        """What is done here cannot be interrupted; it is no more than what the trial has shown to be little."""
+        with self._clock.stopped():
+            lane.judge.prepare(name)
+            backend = self._backend(name)  # both processes load the library at once
+            lane.judge.await_ready()
+        left_s = job.due_s - self._clock.now_s()
+        if left_s <= 0:
+            raise self._too_late()
+        try:
+            lane.judge.try_out(name, job.source, lane.cpu_s, left_s)
+        except GrammarTimeout:
+            raise self._too_late() from None
+        return backend.compile(job.source)
+
+    def _candidates(self, source: Source) -> list[str]:
+        """The backends that have no reason against it, best first."""
         try:
             _, verdicts = BACKENDS.choose(self._asked_backend, lambda kind: kind.why_not(source))
         except ConfigError as error:
             raise GrammarError(str(error)) from None
-        return next(verdict.name for verdict in verdicts if verdict.chosen)
-
-    def _judge(self) -> Judge:
-        judge: Judge | None = getattr(self._local, "judge", None)
-        if judge is None:
-            judge = self._local.judge = self._make_judge(self._vocabulary, self._deadline_s)
-            self._judges.append(judge)
-        return judge
+        return [verdict.name for verdict in verdicts if not verdict.reasons]
 
     def _backend(self, name: str) -> GrammarBackend:
         with self._making:
@@ -152,6 +180,24 @@ class CompileService:
             if backend is None:
                 backend = self._backends[name] = BACKENDS.load(name)(self._vocabulary)
         return backend
+
+
+class _Lane:
+    """One thread and one trial process, for grammars that are tried out in `cpu_s` of processor time. What needs more
+    goes to the `heavier` lane."""
+
+    def __init__(self, name: str, cpu_s: float, judge: Judge, heavier: "_Lane | None" = None) -> None:
+        self.cpu_s = cpu_s
+        self.judge = judge
+        self.heavier = heavier
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name, initializer=_yield_to_others)
+
+    def submit(self, work: "Callable[[_Job, _Lane], None]", job: _Job) -> None:
+        self._thread.submit(work, job, self)
+
+    def close(self) -> None:
+        self.judge.end()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _yield_to_others() -> None:

@@ -46,11 +46,15 @@ def gaps(schema: Any, path: str = "", ignored: frozenset[str] = frozenset()) -> 
         yield from _of_each(schema.get(name, {}), f"{path}/{name}", ignored)
     if "$ref" in words:
         yield from _alone(words, "$ref", path)
-        if not str(schema["$ref"]).startswith("#/"):
+        if schema["$ref"] == "#":
+            yield f"{path}/$ref to the whole schema"
+        elif not str(schema["$ref"]).startswith("#/"):
             yield f"{path}/$ref to another document"
     elif "anyOf" in words:
         yield from _alone(words, "anyOf", path)
         options = schema["anyOf"]
+        if options == []:
+            yield f"{path}/anyOf without branches"
         for index, option in enumerate(options if isinstance(options, list) else [options]):
             yield from gaps(option, f"{path}/anyOf/{index}", ignored)
     elif "const" in words or "enum" in words:

@@ -3,6 +3,7 @@
 import os
 import select
 import time
+from typing import Literal
 
 import msgspec
 
@@ -24,10 +25,12 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Try(msgspec.Struct, frozen=True, tag=True):
-    """Compile this with the backend of that name, and walk a little way."""
+    """Compile this with the backend of that name, and walk a little way, within so much processor and wall time."""
 
     backend: str
     source: Source
+    cpu_s: float
+    wall_s: float
 
 
 class Warm(msgspec.Struct, frozen=True, tag=True):
@@ -36,10 +39,14 @@ class Warm(msgspec.Struct, frozen=True, tag=True):
     backend: str
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """`error` None: it can be used."""
+Verdict = Literal["good", "bad", "unsupported", "too heavy", "too late"]
 
-    error: str | None = None
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of an order; `error` says why it is not good."""
+
+    verdict: Verdict = "good"
+    error: str = ""
 
 
 Order = Hello | Try | Warm

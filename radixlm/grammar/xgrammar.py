@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from radixlm.grammar.base import GrammarError, Source, Vocabulary, Whitespace
+from radixlm.grammar import complaints
+from radixlm.grammar.base import Source, Vocabulary, Whitespace
 from radixlm.grammar.subset import SHOWN_GAPS, gaps, regex_gaps
 from radixlm.grammar.tags import Tags, parse, schemas
 from radixlm.protocol.arrays import I32
@@ -50,7 +51,7 @@ class XGrammar:
         try:
             return _Compiled(self._library, kinds[source.kind]())
         except (RuntimeError, ValueError, TypeError) as error:
-            raise GrammarError(_plain(str(error))) from None
+            raise complaints.of_xgrammar(str(error), source.kind == "ebnf") from None
 
 
 class _Compiled:
@@ -130,13 +131,3 @@ def _bounded(value: Any, most: int) -> Any:
     if value.get("type") == "json_schema" and "json_schema" in value:
         return {"max_whitespace_cnt": max(most, 1), **value}
     return {key: _bounded(item, most) for key, item in value.items()}
-
-
-def _plain(message: str) -> str:
-    """The library's message without its time and source line."""
-    first = message.strip().splitlines()[0] if message.strip() else "it cannot be compiled"
-    where, separator, rest = first.partition(".cc:")
-    if not separator:
-        return first
-    rest = rest.partition(": ")[2]
-    return rest.removeprefix("Check failed: ") or where

@@ -1,5 +1,6 @@
 """What a parser says of an answer's text: content, reasoning, and tool calls that only grow. Knows no format."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -70,6 +71,15 @@ def _flush(result: list[Event], kind: Event | None, parts: list[str]) -> None:
         result.append(ToolArguments(kind.index, text))
     else:
         result.append(Reasoning(text) if isinstance(kind, Reasoning) else Content(text))
+
+
+def is_whole(arguments: str) -> bool:
+    """Whether the argument text of a call is all of it, and not cut off."""
+    try:
+        json.loads(arguments)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 @dataclass

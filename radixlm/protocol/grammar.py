@@ -32,10 +32,11 @@ class GrammarSpec(msgspec.Struct, frozen=True, array_like=True):
     """What the host decides of a request's next tokens: `kind` and `text` of a grammar, a processor, or both.
 
     text: the JSON schema, regular expression, EBNF or structural tag as the client wrote it; "" with kind None. With
-    `thinking` the grammar begins where the answer does.
+    `thinking` the grammar begins where the answer does. field: the request's field to blame when it cannot be used.
     """
 
     kind: Kind | None = None
     text: str = ""
     thinking: Thinking | None = None
     processor: ProcessorCall | None = None
+    field: str | None = None

@@ -32,7 +32,8 @@ class TextOptions(msgspec.Struct, frozen=True):
 
 
 class FinishReason(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a request ended. `matched` is a token id, or the stop string or pattern; `length` the token limit hit."""
+    """Why a request ended. `matched` is a token id, or the stop string or pattern; `length` the token limit hit;
+    `field` the request's field to blame for an abort."""
 
     type: Literal["stop", "length", "abort"]
     matched: int | str | None = None
@@ -40,6 +41,7 @@ class FinishReason(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str | None = None
     status_code: int | None = None
     err_type: str | None = None
+    field: str | None = None
 
 
 # ---- to the scheduler -------------------------------------------------------------------------------------------
@@ -71,10 +73,12 @@ class TokenizedGenerateReqInput(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReleaseReq(msgspec.Struct, frozen=True, tag=True):
-    """A request that waits for its grammar may run, or never will: `problem` says why. The loop tells the scheduler."""
+    """A request that waits for its grammar may run, or never will: `problem` says why, `field` what is to blame. The
+    loop tells the scheduler."""
 
     key: int
     problem: str | None = None
+    field: str | None = None
 
 
 class AbortReq(msgspec.Struct, frozen=True, tag=True):

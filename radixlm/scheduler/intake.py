@@ -106,8 +106,8 @@ class Intake:
         if event.problem is None:
             self._life.release(request)
         else:
-            reason = FinishReason("abort", message=event.problem, status_code=400, err_type="BadRequestError")
-            self._life.finish(request, reason)
+            refused = FinishReason("abort", None, None, event.problem, 400, "BadRequestError", event.field)
+            self._life.finish(request, refused)
 
     def _abort(self, event: AbortReq) -> None:
         """End those of the named requests that still live; the others are none of our business any more."""

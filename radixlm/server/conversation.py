@@ -2,19 +2,21 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from radixlm.base.errors import RequestError
-from radixlm.frontend.template import RENDER_LIMIT_S, text_of
+from radixlm.frontend.template import RENDER_LIMIT_S, RenderTimeout, text_of
 from radixlm.server.limits import MAX_MESSAGES
 from radixlm.server.services import Services
 from radixlm.server.tooling import ToolUse
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final_message")
+_RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "limit_s")
 _INLINE_CHARS = 16 * 1024  # longer histories, in characters or in messages, are rendered off the event loop
 _INLINE_MESSAGES = 64
+_INLINE_LIMIT_S = 0.05  # everybody waits; a template that takes longer begins again on a thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +41,23 @@ class Conversation:
             raise RequestError(f"messages has {len(self.messages)} items, more than {MAX_MESSAGES}", "messages")
         chars = sum(len(str(message.get("content"))) for message in self.messages if isinstance(message, dict))
         if self.tools is None and chars <= _INLINE_CHARS and len(self.messages) <= _INLINE_MESSAGES:
-            return self._render(services)
+            with suppress(RenderTimeout):
+                return self._render(services, _INLINE_LIMIT_S)
         try:
             return await asyncio.wait_for(asyncio.to_thread(self._render, services), RENDER_LIMIT_S + 1)
         except TimeoutError:
             raise RequestError("The chat template takes too long for these messages", "messages") from None
 
-    def _render(self, services: Services) -> str:
+    def _render(self, services: Services, limit_s: float | None = None) -> str:
         assert services.template is not None
         shown = self.tools.shown if self.tools is not None else None
         return services.template.render(
-            self.messages, shown, add_generation_prompt=True, continue_final_message=self.continues, **self.kwargs
+            self.messages,
+            shown,
+            add_generation_prompt=True,
+            continue_final_message=self.continues,
+            limit_s=limit_s,
+            **self.kwargs,
         )
 
 

@@ -32,10 +32,11 @@ async def dialogue(
     """
     parsing = parsing or Parsing(services, conversation.tools)
     own = {"skip_special_tokens": False} if parsing.keeps_special_tokens else {}
+    demanded = _demanded(conversation.tools, sampling_params)
     request = ChoiceRequest(
         text=await conversation.prompt(services) if input_ids is None else None,
         input_ids=input_ids,
-        sampling_params=sampling_params | own | _demanded(conversation.tools, sampling_params),
+        sampling_params=sampling_params | own | demanded,
         stream=stream,
         rid=rid,
         add_special_tokens=False,
@@ -43,6 +44,7 @@ async def dialogue(
         namespace=namespace or CacheNamespace(),
         priority=priority,
         processor=processor,
+        grammar_field="tools" if demanded else None,
     )
     continued = conversation.continued if input_ids is None else ""
     return with_thinking(services, request, continued), parsing.parsers(request, continued)

@@ -115,7 +115,7 @@ def error_of(reason: FinishReason | None) -> RequestError | None:
     """The error behind an abort that has a status; an abort by the user has none."""
     if reason is None or reason.type != "abort" or reason.status_code is None:
         return None
-    return RequestError(reason.message or "The request was aborted", status=reason.status_code)
+    return RequestError(reason.message or "The request was aborted", reason.field, reason.status_code)
 
 
 def time_limit_s(exchange: Exchange) -> float | None:

@@ -21,6 +21,7 @@ from radixlm.loader.weights import load_model
 from radixlm.protocol.grammar import GrammarSpec, Kind
 from radixlm.protocol.sampling import SamplingParams
 from tests.helpers.engine import LocalEngine, Output
+from tests.helpers.judges import NoJudge
 from tests.helpers.schemas import generated, suite
 from tests.unit.grammar.test_backends import PATTERNS
 
@@ -40,7 +41,7 @@ class Demo:
         self.tokenizer: Tokenizer = load_tokenizer(source)
         loaded = load_model(source, card, torch.float32, torch.device("cpu"), "auto", 0)
         flags = {"max_running_requests": AT_ONCE, "max_total_tokens": 8192, "skip_server_warmup": True}
-        room = grammar_room(Config.from_flat({"model_path": "demo"}), card, self.tokenizer)
+        room = grammar_room(Config.from_flat({"model_path": "demo"}), card, self.tokenizer, NoJudge)
         self.engine = LocalEngine(loaded, card, 0, room, **flags)
         self._prompt = self.tokenizer.encode(PROMPT)
         closers = (b'"', b'"}', b'",', b"}", b"]", b'"]', b"]}")

@@ -60,7 +60,9 @@ class FakeTemplate:
 
     source = "<role>content"
 
-    def render(self, messages, tools=None, add_generation_prompt=True, continue_final_message=False, **kwargs):  # type: ignore[no-untyped-def]
+    def render(
+        self, messages, tools=None, add_generation_prompt=True, continue_final_message=False, limit_s=None, **kwargs
+    ):  # type: ignore[no-untyped-def]
         if not messages:
             raise RequestError("messages must not be empty", "messages")
         if any(message["content"] == "explode" for message in messages):

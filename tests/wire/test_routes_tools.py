@@ -227,6 +227,24 @@ def test_an_answer_that_is_only_thinking_can_be_content(live):
 # ---- what grammars make sure of
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_that_cannot_be_compiled_names_the_field(live, stream):
+    """The scheduler says so only later; the clients see the route's own name."""
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "banana"}}}
+    for fields, native, own in (
+        ({"response_format": schema}, "json_schema", "response_format"),
+        ({"regex": "("}, "regex", "regex"),
+        ({"tools": TOOLS, "tool_choice": NAMED}, "tools", "tools"),
+    ):
+        message = f"Failed to compile {native} grammar: no"
+        live.manager.script = lambda request, native=native, message=message: Script(
+            [], FinishReason("abort", message=message, status_code=400, field=native)
+        )
+        refused = live.chat("hi", stream=stream, **fields)
+        assert refused.status_code == 400 and refused.json()["param"] == own
+    assert live.manager.requests[-1].grammar_field == "tools"
+
+
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
 
@@ -242,6 +260,22 @@ def test_a_forced_call_is_a_grammar_in_the_models_own_form(live, stream):
     assert [structure["schema"]["required"] for structure in tag["structures"]] == [["city"]]
     assert tag["at_least_one"] and tag["tags_only"] and tag["stop_after_first"]
     assert request.text.startswith("TOOLS get_weather;") and request.thinking == Thinking("</think>", "<think>", False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("text", "reason"), [(ONE[:64], "stop"), (ONE, "tool_calls")])
+def test_a_stop_string_that_cuts_a_call_is_why_it_ends(live, stream, text, reason):
+    """One after a whole call cuts nothing."""
+    say(live, text, 4, FinishReason("stop", matched="Łó"))
+    answer = live.chat("hi", tools=TOOLS, tool_choice=NAMED, stop=["Łó"], stream=stream)
+    _, _, [(name, arguments)], told = summed(events(answer)) if stream else whole(answer.json())
+    assert name == "get_weather" and told == reason and (reason == "stop") is not arguments.endswith("}")
+    tool = {"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}
+    asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], "tools": [tool]}
+    body = live.http.post("/v1/messages", json={**asked, "stop_sequences": ["Łó"]}).json()
+    assert (body["stop_reason"], body["stop_sequence"]) == (
+        ("stop_sequence", "Łó") if reason == "stop" else ("tool_use", None)
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])

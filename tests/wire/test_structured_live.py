@@ -74,7 +74,7 @@ def test_a_tool_loop_with_openais_client(server: LiveServer, stream: bool, choic
     turn = {"role": "assistant", "content": "", "tool_calls": [call.model_dump(include={"id", "type", "function"})]}
     turn["tool_calls"][0]["function"] = {"name": call.function.name, "arguments": call.function.arguments}  # type: ignore[index]
     result = {"role": "tool", "tool_call_id": call.id, "content": RESULT}
-    second = {**asked, "messages": [QUESTION, turn, result], "tool_choice": "none", "max_tokens": 16}
+    second = {**asked, "messages": [QUESTION, turn, result], "tool_choice": "none", "max_tokens": 4}
     if stream:
         chunks = list(client.chat.completions.create(**second, stream=True))
         said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
@@ -102,7 +102,7 @@ def test_a_tool_loop_with_anthropics_client(server: LiveServer, stream: bool, ch
     checked(json.dumps(use.input))
     result = {"type": "tool_result", "tool_use_id": use.id, "content": RESULT}
     turns = [QUESTION, {"role": "assistant", "content": [use.model_dump(exclude_none=True)]}]
-    second = {**asked, "messages": [*turns, {"role": "user", "content": [result]}], "tools": tools, "max_tokens": 16}
+    second = {**asked, "messages": [*turns, {"role": "user", "content": [result]}], "tools": tools, "max_tokens": 4}
     second["tool_choice"] = {"type": "none"}
     if stream:
         with client.messages.stream(**second) as events:
@@ -174,7 +174,7 @@ def test_hostile_grammars_do_not_hold_up_a_stream(server: LiveServer) -> None:
         async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
             done = asyncio.Event()
             watching = asyncio.create_task(stream(client, done))
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(1.0)
             await asyncio.gather(*(attack(client, params) for params in attacks))
             done.set()
             return await watching

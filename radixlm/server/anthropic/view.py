@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from radixlm.frontend.choice import Update
-from radixlm.parsers.events import Content, Event, Reasoning, ToolArguments, ToolOpen
+from radixlm.parsers.events import Content, Event, Reasoning, ToolArguments, ToolOpen, is_whole
 from radixlm.parsers.pipeline import AnswerParser
 from radixlm.server.errors import anthropic_body
 from radixlm.server.generation import Transcript, error_of
@@ -43,6 +43,11 @@ class Blocks:
         if not self._heads:
             yield from self._open({"type": "text", "text": ""})
         yield {"type": "content_block_stop", "index": len(self._heads) - 1}
+
+    @property
+    def cut(self) -> bool:
+        """Whether the last block is a call without all of its arguments."""
+        return bool(self._heads) and self._heads[-1]["type"] == "tool_use" and not is_whole(self._texts[-1])
 
     def content(self) -> list[dict[str, Any]]:
         """The blocks, whole. Arguments that were cut short are no object, and give an empty one."""
@@ -135,10 +140,11 @@ class MessageView:
         """A stop sequence that was met is named, as Anthropic does (SGLang never does)."""
         reason = transcript.reason
         kind = reason.type if reason is not None else "stop"
-        if kind == "stop" and self._blocks.calls:
+        matched = reason.matched if reason is not None and kind == "stop" else None
+        if kind == "stop" and self._blocks.calls and not (isinstance(matched, str) and self._blocks.cut):
             return {"stop_reason": "tool_use", "stop_sequence": None}
-        if reason is not None and kind == "stop" and isinstance(reason.matched, str):
-            return {"stop_reason": "stop_sequence", "stop_sequence": reason.matched}
+        if isinstance(matched, str):
+            return {"stop_reason": "stop_sequence", "stop_sequence": matched}
         return {"stop_reason": _STOP_REASONS.get(kind, "end_turn"), "stop_sequence": None}
 
     def _usage(self, transcript: Transcript) -> dict[str, Any]:

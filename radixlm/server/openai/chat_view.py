@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from radixlm.frontend.choice import Update
-from radixlm.parsers.events import Answer, Content, Event, Reasoning, ToolOpen
+from radixlm.parsers.events import Answer, Content, Event, Reasoning, ToolArguments, ToolOpen, is_whole
 from radixlm.parsers.pipeline import AnswerParser
 from radixlm.protocol.extras import Extras
 from radixlm.protocol.messages import FinishReason
@@ -26,6 +26,7 @@ class _Said:
 
     def __init__(self, parser: AnswerParser, counter: ReasoningCounter | None, logprobs: ChatLogprobs | None) -> None:
         self.calls = 0
+        self._arguments: list[str] = []  # of the last call
         self.logprobs = logprobs
         self._parser = parser
         self._counter = counter
@@ -37,8 +38,17 @@ class _Said:
         events = self._parser.feed(text)
         if last:
             events += self._parser.finish()
-        self.calls += sum(isinstance(event, ToolOpen) for event in events)
+        for event in events:
+            if isinstance(event, ToolOpen):
+                self.calls += 1
+                self._arguments = []
+            elif isinstance(event, ToolArguments):
+                self._arguments.append(event.text)
         return events
+
+    def ends_by_calls(self, matched: int | str | None) -> bool:
+        """Whether calls have ended an answer that stopped at `matched`: a stop string may have cut the last one."""
+        return bool(self.calls) and (not isinstance(matched, str) or is_whole("".join(self._arguments)))
 
     @property
     def reasoning_tokens(self) -> int:
@@ -74,8 +84,8 @@ class ChatView:
     def closing(self, transcripts: Sequence[Transcript]) -> Iterator[Any]:
         for transcript in transcripts:
             if error_of(transcript.reason) is None:
-                reason, matched = finish_of(transcript.reason)
-                yield self._chunk(transcript, {"reasoning_content": None}, self._finish(transcript, reason), matched)
+                _, matched = finish_of(transcript.reason)
+                yield self._chunk(transcript, {"reasoning_content": None}, self._finish(transcript), matched)
         for transcript in transcripts:
             hidden = hidden_of(transcript)
             if hidden is not None:
@@ -99,9 +109,10 @@ class ChatView:
             said = self._said[transcript.index] = _Said(self._parsers.begin(), self._parsers.counter(), logprobs)
         return said
 
-    def _finish(self, transcript: Transcript, reason: str | None) -> str | None:
-        """An answer that calls ends for that; a truncated one ends by its length, whatever it has called."""
-        return "tool_calls" if reason == "stop" and self._of(transcript).calls else reason
+    def _finish(self, transcript: Transcript) -> str | None:
+        """An answer that calls ends for that; a truncated one ends by what has cut it, whatever it has called."""
+        reason, matched = finish_of(transcript.reason)
+        return "tool_calls" if reason == "stop" and self._of(transcript).ends_by_calls(matched) else reason
 
     def _usage(self, transcripts: Sequence[Transcript]) -> dict[str, Any]:
         return self._frame.usage(transcripts, sum(self._of(one).reasoning_tokens for one in transcripts))
@@ -124,14 +135,14 @@ class ChatView:
                 }
                 for index, call in enumerate(answer.calls)
             ]
-        reason, matched = finish_of(transcript.reason)
+        finish, (_, matched) = self._finish(transcript), finish_of(transcript.reason)
         hidden = hidden_of(transcript)
         return {
             "index": transcript.index,
             "message": message,
             "logprobs": _shown_logprobs(said, transcript.extras, transcript.text, transcript.reason),
-            "finish_reason": self._finish(transcript, reason),
-            "matched_stop": None if answer.calls else matched,
+            "finish_reason": finish,
+            "matched_stop": None if finish == "tool_calls" else matched,
             **({} if hidden is None else {"hidden_states": hidden}),
         }
 

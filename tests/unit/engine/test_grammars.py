@@ -5,18 +5,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
 from radixlm.engine.grammars import GrammarRoom, GrammarSettings
-from radixlm.grammar.base import Source, Vocabulary
-from radixlm.grammar.judge import Judge
+from radixlm.grammar.base import Vocabulary
 from radixlm.grammar.service import CompileService
+from radixlm.grammar.session import Session
 from radixlm.loader.dummy import fill_dummy
 from radixlm.loader.weights import LoadedModel
+from radixlm.protocol.arrays import I32
 from radixlm.protocol.grammar import GrammarSpec, Kind, ProcessorCall, Thinking
 from radixlm.protocol.messages import FinishReason
 from tests.helpers.engine import LocalEngine, Output, greedy
+from tests.helpers.judges import NoJudge
 from tests.helpers.tiny import CARD, build
 from tests.unit.grammar.vocabulary import SIZE, STOP, VOCABULARY
 
@@ -25,16 +28,6 @@ TEXTS = Vocabulary([*VOCABULARY.texts[:STOP], b"", b""], (STOP,), SIZE)
 PIECES = [*VOCABULARY.texts[:STOP], b"</s>", b"<think>", b"</think>"]
 PROMPT = list(b"The quick brown fox jumps over the lazy dog")
 PATTERNS = ["(ab|ba){3,9}", "[0-9]{2}-[0-9]{2}", 'x"[a-z ]{5,40}"', "(yes|no)", "true(, false){0,5};"]
-
-
-class NoJudge(Judge):
-    """Everybody is trusted."""
-
-    def prepare(self, backend: str) -> None:
-        """No process."""
-
-    def try_out(self, backend: str, source: Source) -> None:
-        """No trial."""
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +144,7 @@ def test_a_processor_by_name(loaded: LoadedModel) -> None:
 @pytest.mark.parametrize(
     ("asked", "settings", "words"),
     [
-        (spec("((("), {}, "Failed to compile regex grammar: "),
+        (spec("(((", field="regex"), {}, "Failed to compile regex grammar: "),
         (spec("a"), {"backend": "none"}, "--grammar-backend none"),
         (spec('{"type": "banana"}', "json_schema"), {}, "Failed to compile json_schema grammar: "),
         (GrammarSpec(processor=ProcessorCall("nobody")), {"processors": True}, "unknown logit processor 'nobody'"),
@@ -167,7 +160,7 @@ def test_what_cannot_be_is_a_400_and_hurts_nobody(
     key = running.submit(PROMPT, greedy(20), grammar=asked)
     running.finish()
     refused = reason(running.outputs[key])
-    assert refused.status_code == 400 and words in (refused.message or "")
+    assert refused.status_code == 400 and words in (refused.message or "") and refused.field == asked.field
     assert running.outputs[key].tokens == [] and len(running.outputs[other].tokens) == 20
     assert running.scheduler.idle
 
@@ -187,3 +180,27 @@ def test_a_held_request_is_counted_and_can_be_aborted(loaded: LoadedModel) -> No
     grammars.released = ask  # type: ignore[method-assign]
     running.finish()
     assert text(running.outputs[other]) == "ab"
+
+
+def test_the_dearest_answers_end_when_all_masks_of_a_step_take_too_long(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that charges every "x" grammar 0.1 s a mask: of four, two may stay; cheap ones always."""
+    clock = [0.0]
+    monkeypatch.setattr("radixlm.engine.grammars.time.thread_time", lambda: clock[0])
+    fill = Session.fill
+
+    def slow(session: Session, mask: I32) -> bool:
+        bound = fill(session, mask)
+        clock[0] += 0.1 if mask.view(np.uint32)[ord("x") // 32] & 1 << ord("x") % 32 else 0.001
+        return bound
+
+    monkeypatch.setattr(Session, "fill", slow)
+    running = engine(loaded)
+    dear = [running.submit([*PROMPT, number], greedy(20), grammar=spec("x{9}")) for number in range(4)]
+    cheap = running.submit(PROMPT, greedy(20), grammar=spec("a{9}"))
+    running.finish()
+    assert text(running.outputs[cheap]) == "a" * 9
+    ended = [reason(running.outputs[key]) for key in dear if reason(running.outputs[key]).type == "abort"]
+    assert len(ended) == 2 and all("too complex" in (one.message or "") for one in ended)
+    assert sum(text(running.outputs[key]) == "x" * 9 for key in dear) == 2

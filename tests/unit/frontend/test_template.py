@@ -1,12 +1,13 @@
 """Chat templates: the same text as transformers, the sandbox, content forms, and errors that name the message."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from radixlm.base.errors import ConfigError, ModelError, RequestError
-from radixlm.frontend.template import ChatTemplate, load_chat_template
+from radixlm.frontend.template import ChatTemplate, RenderTimeout, load_chat_template
 from tests.helpers.vocabularies import byte_level
 
 TURNS = """\
@@ -18,6 +19,9 @@ TURNS = """\
 {% if add_generation_prompt %}[assistant]{% endif %}"""
 TOOLS = """{% if tools %}{{ tools | tojson(indent=2) }}{% endif %}
 {{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"""
+LISTS = """{% macro show(m) %}<{{ m.content }}>{% endmacro %}{% for m in messages recursive %}
+{{ loop.index0 }}/{{ loop.length }}
+{%- if loop.last %}{{ show(m) }}{% endif %}{% else %}none{% endfor %}"""
 LOOPS = """{% for m in messages %}{% if m.content == 'skip' %}{% continue %}{% endif %}{{ m.content }}{% endfor %}
 {% generation %}x{{ strftime_now('%Y') }}{% endgeneration %}"""
 PARTS = """{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}
@@ -38,7 +42,7 @@ def template(text: str) -> ChatTemplate:
     return ChatTemplate({"default": text}, {"bos_token": "<s>"})
 
 
-@pytest.mark.parametrize("text", [TURNS, TOOLS, LOOPS, PARTS])
+@pytest.mark.parametrize("text", [TURNS, TOOLS, LOOPS, PARTS, LISTS])
 @pytest.mark.parametrize("generate", [True, False])
 @pytest.mark.parametrize("tools", [None, [TOOL]])
 def test_renders_what_transformers_renders(text: str, generate: bool, tools: list[dict[str, Any]] | None) -> None:
@@ -106,9 +110,16 @@ def test_a_template_that_ignores_developers_is_given_the_system() -> None:
 
 def test_rendering_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radixlm.frontend.template.RENDER_LIMIT_S", 0.05)
-    slow = "{% for i in range(9999) %}{% for j in range(9999) %}x{{ j }}{% endfor %}{% endfor %}"
-    with pytest.raises(RequestError, match=r"more than 0\.05 s"):
-        template(slow).render([user("a")])
+    monkeypatch.setattr("radixlm.frontend.template.PROBE_LIMIT_S", 0.05)
+    loops = "{% for i in range(9999) %}{% for j in range(9999) %}x{{ j }}{% endfor %}{% endfor %}"
+    silent = "{% for i in range(9999) %}{% for j in range(9999) %}{% set x = j %}{% endfor %}{% endfor %}"
+    macro = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
+    collected = "{% set x %}" + loops + "{% endset %}{{ x }}"
+    for slow in (loops, silent, macro, collected):
+        began = time.monotonic()
+        with pytest.raises(RenderTimeout, match=r"more than 0\.05 s"):
+            template(slow).render([user("a")])
+        assert time.monotonic() - began < 2
 
 
 def test_tools_choose_their_own_template_and_form() -> None:
