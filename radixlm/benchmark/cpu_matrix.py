@@ -1,15 +1,16 @@
 """`python -m radixlm.benchmark.cpu_matrix`: the demo model on this CPU, beside another server of the same weights.
 
 Both servers stand at once and take turns, workload by workload and round by round, so that a noisy machine disturbs
-both alike. Knows no tensor and no engine.
+both alike; while one is measured the other is suspended, so that neither disturbs the other. Knows no tensor and no
+engine.
 """
 
 import argparse
 import shlex
 import statistics
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,27 @@ class Contestant:
     server: ServerProcess
     client: tuple[str, ...]
 
+    def processes(self) -> list[psutil.Process]:
+        """The server's, the parent first."""
+        process = psutil.Process(self.server.pid)
+        return [process, *process.children(recursive=True)]
+
     def resident_bytes(self) -> int:
         """What its processes hold in memory."""
-        process = psutil.Process(self.server.pid)
-        return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+        return sum(one.memory_info().rss for one in self.processes())
+
+
+@contextmanager
+def suspended(contestants: Sequence[Contestant]) -> Iterator[None]:
+    """Their processes get no processor time inside."""
+    processes = [process for one in contestants for process in one.processes()]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
 
 
 def contestants(options: argparse.Namespace, stack: ExitStack) -> list[Contestant]:
@@ -80,21 +98,23 @@ def contestants(options: argparse.Namespace, stack: ExitStack) -> list[Contestan
 
 
 def run(options: argparse.Namespace) -> list[list[str]]:
-    """Every workload `options.repeat` times on each server; the table's rows."""
+    """Every chosen workload `options.repeat` times on each server; the table's rows."""
+    chosen = [workload for workload in WORKLOADS if workload.name in options.workloads]
     options.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         servers = contestants(options, stack)
         results: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for number in range(options.repeat + 1):  # the first round warms up
-            for workload in WORKLOADS:
+            for workload in chosen:
                 for one in servers:
                     folder = options.out / one.name
                     folder.mkdir(exist_ok=True)
-                    line = run_client(workload, one.server.port, folder, (*one.client, "--seed", str(number)))
+                    with suspended([other for other in servers if other is not one]):
+                        line = run_client(workload, one.server.port, folder, (*one.client, "--seed", str(number)))
                     if number:
                         results.setdefault((workload.name, one.name), []).append(line)
             print(f"round {number} of {options.repeat} done", flush=True)
-        rows = [_row(workload, key, label, servers, results) for workload in WORKLOADS for label, key in workload.shown]
+        rows = [_row(workload, key, label, servers, results) for workload in chosen for label, key in workload.shown]
         memory = [f"{one.resident_bytes() / 1e9:.2f}" for one in servers]
         starts = [f"{one.server.started_s:.1f}" for one in servers]
     rows.append(["", "resident GB", *memory, "", ""])
@@ -121,15 +141,17 @@ def _row(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    names = [workload.name for workload in WORKLOADS]
     parser = argparse.ArgumentParser(prog="python -m radixlm.benchmark.cpu_matrix", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for logs, results and the table")
+    parser.add_argument("--workloads", nargs="+", choices=names, default=names, help="all, when not given")
     parser.add_argument("--repeat", type=int, default=3, help="rounds that count, after one that does not")
     parser.add_argument("--flags", type=lambda text: text.split(), default=[], help="more server flags, in one word")
     parser.add_argument("--peer", help="command of another server, with {port} for its port")
     parser.add_argument("--peer-backend", default="vllm", help="the benchmark client's backend for it")
     options = parser.parse_args(argv)
-    names = ["radixlm", "peer"] if options.peer else ["radixlm"]
-    text = table([["workload", "what", *names, "ours / theirs", "client CPU at most"], *run(options)])
+    servers = ["radixlm", "peer"] if options.peer else ["radixlm"]
+    text = table([["workload", "what", *servers, "ours / theirs", "client CPU at most"], *run(options)])
     (options.out / "table.txt").write_text(text + "\n")
     print(text)
     return 0
