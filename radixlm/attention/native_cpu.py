@@ -1,6 +1,7 @@
 """Attention by our own CPU kernel, straight from the pages. Knows pools and rows; knows no model and no scheduler."""
 
 import ctypes
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,12 +11,15 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.base import AttentionBackend, AttentionFacts, RowBatch
+from radixlm.attention.sharing import SharedPrefix, shared_prefixes
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.kernels.native.library import AttentionStep, Library, library, why_not
 from radixlm.protocol.arrays import I32
 
 MAX_HEAD_DIM = 256
 MAX_GROUP = 96  # query heads per key head
+PIECES_PER_THREAD = 4  # so that threads end together
+LEAST_TOGETHER = 4  # rows of a piece with a shared prefix, unless there are fewer: so many share its packing
 
 
 @dataclass
@@ -55,6 +59,7 @@ class NativeCPU(AttentionBackend):
             raise RuntimeError(f"native CPU kernels are missing: {why_not()}")
         self._run = kernels.attention[facts.dtype, pool.keys[0].dtype]
         self._piece_rows = kernels.attention_rows // (facts.num_heads // facts.num_kv_heads)
+        self._block_keys = kernels.attention_keys
         self._keys_at = [keys.data_ptr() for keys in pool.keys]
         self._values_at = [values.data_ptr() for values in pool.values]
 
@@ -63,14 +68,15 @@ class NativeCPU(AttentionBackend):
             np.ascontiguousarray(a, dtype=np.int32) for a in (batch.slots_host, batch.starts_host, batch.counts_host)
         )
         offsets = np.cumsum(counts, dtype=np.int32) - counts
-        pieces = self._pieces(starts, counts)
         table, index = batch.page_table, batch.kv_index.contiguous()
+        order, pieces = self._pieces(slots, starts, counts, table.numpy(), batch.page_size)
         if table.dtype is not torch.int32 or table.stride(1) != 1:
             raise ValueError("the page table must be int32 with contiguous rows")
         step = AttentionStep(
             slots=slots.ctypes.data,
             starts=starts.ctypes.data,
             offsets=offsets.ctypes.data,
+            order=order.ctypes.data,
             page_table=table.data_ptr(),
             pieces=pieces.ctypes.data,
             index=index.data_ptr(),
@@ -84,7 +90,7 @@ class NativeCPU(AttentionBackend):
             window=self.facts.sliding_window or 0,
             keys_to_read=int((starts + counts).sum()),
         )
-        return Meta(step, ctypes.addressof(step), (slots, starts, offsets, pieces, table, index))
+        return Meta(step, ctypes.addressof(step), (slots, starts, offsets, order, pieces, table, index))
 
     def refresh(self, meta: Any, batch: RowBatch) -> None:
         """`meta` becomes what `prepare` gives, where it is; calls that were recorded with it then do this step."""
@@ -111,12 +117,47 @@ class NativeCPU(AttentionBackend):
         )
         return out
 
-    def _pieces(self, starts: I32, counts: I32) -> npt.NDArray[np.int32]:
-        """What threads take one at a time, longest first: int32 [N, 5] of row, tokens from..to, key heads from..to.
+    def _pieces(
+        self, slots: I32, starts: I32, counts: I32, table: I32, page_size: int
+    ) -> tuple[I32, npt.NDArray[np.int32]]:
+        """The order in which pieces count the rows, and what threads take one at a time, longest first: int32 [N, 7] as
+        `Piece` of attention.cpp has it.
 
-        Short rows go with all their key heads in one piece, since these lie side by side in memory; long ones are cut
-        into as many tokens of one key head as a piece may hold. Too few pieces for the threads are cut by head.
+        Rows that decode after the same keys go together, one key head in a piece. Of the others short ones go with all
+        their key heads in one piece, since these lie side by side in memory; long ones are cut into as many tokens of
+        one key head as a piece may hold. Too few pieces for the threads are cut by head.
         """
+        groups = []
+        if not self.facts.sliding_window:
+            groups = shared_prefixes(slots, starts, counts, table, page_size, self._block_keys)
+        if groups:
+            together = [row for group in groups for row in group.rows]
+            alone = np.setdiff1d(np.arange(len(counts)), together)
+            order = np.concatenate((together, alone)).astype(np.int32)
+            kinds = (*self._together(groups, starts), self._alone(starts[alone], counts[alone], len(together)))
+            whole = np.concatenate(kinds)
+        else:
+            order, whole = np.arange(len(counts), dtype=np.int32), self._alone(starts, counts, 0)
+        by_work = whole[np.argsort(-whole[:, -1], kind="stable"), :-1]
+        return order, np.ascontiguousarray(by_work, dtype=np.int32)
+
+    def _together(self, groups: Sequence[SharedPrefix], starts: I32) -> Iterator[npt.NDArray[np.int64]]:
+        """Pieces of rows with a shared prefix, and the work of each; enough of them for all threads."""
+        kv_heads, first = self.facts.num_kv_heads, 0
+        for group in groups:
+            parts = -(-PIECES_PER_THREAD * torch.get_num_threads() // (kv_heads * len(groups)))
+            parts = max(min(parts, len(group.rows) // LEAST_TOGETHER), -(-len(group.rows) // self._piece_rows))
+            for rows in np.array_split(np.arange(len(group.rows)), parts):
+                keys = group.keys * (1 + len(rows)) + int((starts[[group.rows[i] for i in rows]] - group.keys).sum())
+                row, last_row = first + int(rows[0]), first + int(rows[-1]) + 1
+                heads = np.arange(kv_heads)
+                piece = np.broadcast_to([row, last_row, 0, 1, 0, 0, group.keys, keys], (kv_heads, 8)).copy()
+                piece[:, 4], piece[:, 5] = heads, heads + 1
+                yield piece
+            first += len(group.rows)
+
+    def _alone(self, starts: I32, counts: I32, before: int) -> npt.NDArray[np.int64]:
+        """Pieces of one row each and the work of each; `before`: rows that come earlier in the order."""
         kv_heads = self.facts.num_kv_heads
         row, first = _cut(counts, self._piece_rows)
         last = np.minimum(first + self._piece_rows, counts[row])
@@ -127,8 +168,8 @@ class NativeCPU(AttentionBackend):
         row, first, last = row[piece], first[piece], last[piece]
         last_head = np.minimum(head + heads[piece], kv_heads)
         work = (last - first).astype(np.int64) * (starts[row] + last) * (last_head - head)
-        order = np.argsort(-work, kind="stable")
-        return np.ascontiguousarray(np.stack((row, first, last, head, last_head), axis=1)[order], dtype=np.int32)
+        at, none = row + before, np.zeros(len(row), np.int64)
+        return np.stack((at, at + 1, first, last, head, last_head, none, work), axis=1)
 
 
 def _cut(sizes: npt.NDArray[Any], step: npt.NDArray[Any] | int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

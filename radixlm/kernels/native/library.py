@@ -39,7 +39,7 @@ class AttentionStep(ctypes.Structure):
     """A step's rows as attention.cpp's `radixlm_step` has them: addresses, then sizes."""
 
     _fields_ = tuple(
-        [(name, POINTER) for name in ("slots", "starts", "offsets", "page_table", "pieces", "index")]
+        [(name, POINTER) for name in ("slots", "starts", "offsets", "order", "page_table", "pieces", "index")]
         + [
             (name, COUNT)
             for name in (
@@ -113,6 +113,7 @@ class Library:
         releasing.radixlm_read.restype = REAL
         self.packed_elements: Callable[[int, int], int] = _count(releasing, "packed_elements", COUNT, COUNT)
         self.attention_rows: int = _count(releasing, "attention_rows")()
+        self.attention_keys: int = _count(releasing, "attention_keys")()
         self.run: Callable[[Any, int, int], None] = releasing.radixlm_run
         releasing.radixlm_run.argtypes = (POINTER, COUNT, COUNT)
         releasing.radixlm_run.restype = None

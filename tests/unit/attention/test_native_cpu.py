@@ -1,6 +1,6 @@
 """The native attention kernel against dense float64 attention and torch's, and its independence of the batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -244,3 +244,34 @@ def test_other_instruction_sets(
         case = make_case(facts, pool_dtype, [(300, 1), (7, 1), (0, 40), (100, 150)], head_dim)
         y = case.run(NativeCPU(facts, case.pool, kernels))
         torch.testing.assert_close(y.double(), dense(case), rtol=0, atol=tolerance)
+
+
+def alone(case: Case, row: int) -> Case:
+    """The same row in a step of its own."""
+    batch, token = case.batch, int(case.batch.counts_host[:row].sum())
+    one, its = slice(row, row + 1), slice(token, token + int(case.batch.counts_host[row]))
+    arrays = ("slots", "starts", "counts", "slots_host", "starts_host", "counts_host")
+    changes = {name: getattr(batch, name)[one] for name in arrays}
+    tokens = {"positions": batch.positions[its], "kv_index": batch.kv_index[its]}
+    return replace(case, batch=replace(batch, **changes, **tokens), q=case.q[its], k=case.k[its], v=case.v[its])
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(9, 3, 64), (4, 1, 48)])
+@pytest.mark.parametrize("page_size", [1, 16, 20])
+def test_a_shared_prefix_changes_no_bit(page_size: int, heads: int, kv_heads: int, head_dim: int) -> None:
+    facts = facts_of(torch.bfloat16, page_size, heads, kv_heads, head_dim, None)
+    case = make_case(
+        facts, torch.bfloat16, [(200, 1), (131, 1), (260, 1), (64, 1), (150, 1), (300, 1), (190, 1), (70, 9)]
+    )
+    table, slots = case.batch.page_table, case.batch.slots_host.tolist()
+    for others, keys in (((1, 2, 5), 130), ((4,), 100), ((7,), 60)):
+        for other in others:
+            table[slots[other], : keys // page_size] = table[slots[0], : keys // page_size]
+    backend = NativeCPU(facts, case.pool)
+    order, pieces = backend._pieces(
+        case.batch.slots_host, case.batch.starts_host, case.batch.counts_host, table.numpy(), page_size
+    )
+    assert sorted(order.tolist()) == list(range(8)) and (pieces[:, 6] >= 64).any()
+    together = case.run(backend)
+    for row, part in enumerate(together.split(case.batch.counts_host.tolist())):
+        assert torch.equal(part, alone(case, row).run(backend)), row

@@ -73,12 +73,17 @@ struct Shape {
 
 struct Rows {
   const int32_t *slots, *starts, *offsets;  // offsets: a row's first token in the step
+  const int32_t* order;                     // rows as pieces count them
   const int32_t* page_table;
   ptrdiff_t page_table_row, page_size;
+
+  const int32_t* pages(int row) const { return page_table + slots[row] * page_table_row; }
 };
 
+// Tokens [first, last) of each of the rows [row, last_row), for the key heads [head, last_head). The rows' first `shared`
+// keys, a multiple of KEYS, are the same ones, and every token sees them all.
 struct Piece {
-  int32_t row, first, last, head, last_head;  // tokens of the row, key heads
+  int32_t row, last_row, first, last, head, last_head, shared;
 };
 
 // Working memory of one thread, and what it does with a piece of work.
@@ -88,7 +93,7 @@ class Worker {
   static constexpr int K = Step<M>::K;
   const Shape& shape;
   const int hd, group;
-  int n;            // rows of one key head
+  int n;            // queries of one key head
   ptrdiff_t start;  // position of the first token
   const TKV *key[KEYS], *value[KEYS];
   alignas(64) M queries[QUERY_ROWS * MAX_HEAD_DIM];
@@ -104,34 +109,52 @@ class Worker {
     std::memset(no_key, 0, sizeof no_key);
   }
 
-  // One piece of work: tokens [first, last) of row `row`, key heads [head, last_head).
+  // One piece of work. What its rows share is read and packed once for all of them, the rest row by row.
   void run(const TQ* q, ptrdiff_t q_row, const TKV* pool_keys, const TKV* pool_values, const Rows& rows,
            const Piece& piece, TQ* out) {
-    start = rows.starts[piece.row] + piece.first;
-    n = (piece.last - piece.first) * group;
-    ptrdiff_t token = rows.offsets[piece.row] + piece.first, end = rows.starts[piece.row] + piece.last;
-    ptrdiff_t begin = shape.window ? std::max<ptrdiff_t>(0, start - shape.window + 1) : 0;
-    const int heads = piece.last_head - piece.head;
-    begin_rows(q, q_row, token, piece.head, heads);
-    const int32_t* pages = rows.page_table + rows.slots[piece.row] * rows.page_table_row;
-    for (ptrdiff_t block = begin / KEYS * KEYS; block < end; block += KEYS) {
-      ptrdiff_t from = std::max(begin, block), to = std::min(end, block + KEYS);
+    const int heads = piece.last_head - piece.head, tokens = piece.last - piece.first, own = tokens * group;
+    n = (piece.last_row - piece.row) * own;
+    // The step's token and the query head of number `r` in memory: by key head, then row, then token, then query head.
+    auto place = [&](int r) {
+      int i = r % n;
+      ptrdiff_t token = rows.offsets[rows.order[piece.row + i / own]] + piece.first + i % own / group;
+      return token * shape.heads + (piece.head + r / n) * group + i % group;
+    };
+    for (int r = 0; r < heads * n; r++) {
+      ptrdiff_t at = place(r);
+      convert(q + at / shape.heads * q_row + at % shape.heads * hd, queries + r * hd, hd);
+      peaks[r] = LOWEST;
+      totals[r] = 0;
+    }
+    std::memset(outputs, 0, sizeof(float) * heads * n * hd);
+    auto attend_block = [&](int row, ptrdiff_t block, ptrdiff_t from, ptrdiff_t to, int at, int count) {
+      const int32_t* pages = rows.pages(row);
       for (const TKV* pool : {pool_keys, pool_values}) touch(pool, pages, rows.page_size, piece, from, to);
       find_keys(pool_keys, pool_values, pages, rows.page_size, piece.head, block, from, to);
       for (int h = 0; h < heads; h++) {
         pack_keys(h);
         pack_values(h);
-        for (int i = 0; i < n;) {
-          int tile = std::min(tile_rows(PANEL), n - i);
+        for (int i = 0; i < count;) {
+          int tile = std::min(tile_rows(PANEL), count - i);
           ptrdiff_t low = start + i / group, high = start + (i + tile - 1) / group;
-          if (high >= block) attend(h * n + i, i, tile, block, low, high);
+          if (high >= block) attend(h * n + at + i, i, tile, block, low, high);
           i += tile;
         }
       }
+    };
+    start = piece.shared;  // as good as any position after these keys
+    for (ptrdiff_t block = 0; block < piece.shared; block += KEYS)
+      attend_block(rows.order[piece.row], block, block, block + KEYS, 0, n);
+    for (int i = piece.row; i < piece.last_row; i++) {
+      int row = rows.order[i];
+      start = rows.starts[row] + piece.first;
+      ptrdiff_t end = rows.starts[row] + piece.last;
+      ptrdiff_t begin = shape.window ? std::max<ptrdiff_t>(0, start - shape.window + 1) : piece.shared;
+      for (ptrdiff_t block = begin / KEYS * KEYS; block < end; block += KEYS)
+        attend_block(row, block, std::max(begin, block), std::min(end, block + KEYS), (i - piece.row) * own, own);
     }
     for (int r = 0; r < heads * n; r++) {
-      int h = piece.head + r / n, i = r % n;
-      TQ* to = out + ((token + i / group) * shape.heads + h * group + i % group) * hd;
+      TQ* to = out + place(r) * hd;
       vf by = splat(1.0f / totals[r]);
       for (int d = 0; d < hd; d += W) store(to + d, load(outputs + r * hd + d) * by);
     }
@@ -140,17 +163,6 @@ class Worker {
  private:
   // Panels of head_dim vectors: PANEL wide, the last one narrower.
   int value_width(int vector) const { return std::min(PANEL, hd / W - vector); }
-
-  // Rows lie by key head, then token, then query head of the group.
-  void begin_rows(const TQ* q, ptrdiff_t q_row, ptrdiff_t token, int head, int heads) {
-    for (int r = 0; r < heads * n; r++) {
-      int h = head + r / n, i = r % n;
-      convert(q + (token + i / group) * q_row + (h * group + i % group) * hd, queries + r * hd, hd);
-      peaks[r] = LOWEST;
-      totals[r] = 0;
-    }
-    std::memset(outputs, 0, sizeof(float) * heads * n * hd);
-  }
 
   // f(position, index in the pool) for the positions [from, to).
   template <class F>
@@ -292,10 +304,10 @@ void write(const TQ* k, const TQ* v, ptrdiff_t k_row, ptrdiff_t v_row, const int
 
 extern "C" {
 
-// A step's rows: all that does not change from layer to layer. `pieces` are five numbers each (struct Piece), the
-// longest first; key heads of a piece times tokens times query heads per key head: at most radixlm_attention_rows().
+// A step's rows: all that does not change from layer to layer. `pieces` are seven numbers each (struct Piece), the longest
+// first; key heads of a piece times rows times tokens times query heads per key head: at most radixlm_attention_rows().
 struct radixlm_step {
-  const int32_t *slots, *starts, *offsets, *page_table, *pieces;
+  const int32_t *slots, *starts, *offsets, *order, *page_table, *pieces;
   const int64_t* index;
   int64_t page_table_row, page_size, tokens, num_pieces, heads, kv_heads, head_dim, window, keys_to_read;
 };
@@ -307,7 +319,7 @@ template <class TQ, class TKV>
 void attention(const radixlm_step* s, const TQ* q, const TQ* k, const TQ* v, ptrdiff_t q_row, ptrdiff_t k_row,
                ptrdiff_t v_row, TKV* keys, TKV* values, float scale, TQ* out) {
   Shape shape{int(s->heads), int(s->kv_heads), int(s->head_dim), s->window, scale * 1.44269504f};
-  Rows rows{s->slots, s->starts, s->offsets, s->page_table, s->page_table_row, s->page_size};
+  Rows rows{s->slots, s->starts, s->offsets, s->order, s->page_table, s->page_table_row, s->page_size};
   const Piece* pieces = reinterpret_cast<const Piece*>(s->pieces);
   int numbers = shape.kv_heads * shape.head_dim;
   ptrdiff_t next = 0;
@@ -332,6 +344,7 @@ void attention(const radixlm_step* s, const TQ* q, const TQ* k, const TQ* v, ptr
 extern "C" {
 
 int64_t radixlm_attention_rows() { return QUERY_ROWS; }
+int64_t radixlm_attention_keys() { return KEYS; }  // what rows share is counted in blocks of so many
 
 #define ATTENTION(TQ, TKV)                                                                                            \
   void radixlm_attention_##TQ##_##TKV(const radixlm_step* step, const void* q, const void* k, const void* v,          \

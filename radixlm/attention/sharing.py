@@ -1,0 +1,55 @@
+"""Which rows of a step decode after the same keys, read off the page table. Knows arrays only."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from radixlm.protocol.arrays import I32
+
+
+@dataclass(frozen=True)
+class SharedPrefix:
+    """Rows of a step, two or more, whose first `keys` keys lie on the same pages."""
+
+    rows: tuple[int, ...]
+    keys: int
+
+
+def shared_prefixes(slots: I32, starts: I32, counts: I32, table: I32, page_size: int, block: int) -> list[SharedPrefix]:
+    """The groups of rows of one token each that share whole blocks of `block` keys; no row is in two.
+
+    slots, starts, counts: int32 [R]; table: int32 [slots, pages]. A row joins those before it unless that costs them
+    half of what they share (cascade attention: arXiv 2402.05099, arXiv 2501.01005).
+    """
+    rows = np.flatnonzero((counts == 1) & (starts >= block))
+    if len(rows) < 2:
+        return []
+    first_pages = table[slots[rows], (block - 1) // page_size]
+    _, kind, alike = np.unique(first_pages, return_inverse=True, return_counts=True)
+    rows = rows[alike[kind] > 1]
+    if not len(rows):
+        return []
+    # Each row's page at the end of each of its blocks, and then a number that no other row has.
+    blocks = starts[rows] // block
+    ends = (np.arange(1, blocks.max() + 1) * block - 1) // page_size
+    own = -1 - rows[:, None]
+    paths = np.hstack((np.where(np.arange(len(ends)) < blocks[:, None], table[slots[rows, None], ends], own), own))
+    sort = np.lexsort(paths.T[::-1])
+    rows, paths = rows[sort], paths[sort]
+    common = np.append((paths[1:] != paths[:-1]).argmax(1), 0)  # blocks that a row shares with the next
+    groups, start, shared = [], 0, len(ends)
+    for i in range(len(rows)):
+        least = min(shared, int(common[i]))
+        if least > 0 and (i == start or 2 * least > shared):
+            shared = least
+            continue
+        if i > start:
+            groups.append(SharedPrefix(tuple(sorted(rows[start : i + 1].tolist())), shared * block))
+        start, shared = i + 1, len(ends)
+    return [group for group in groups if _same_pages(table[:, : group.keys // page_size][slots[list(group.rows)]])]
+
+
+def _same_pages(pages: npt.NDArray[np.int32]) -> bool:
+    """Whether all rows of [rows, pages] are the same: the ends of blocks are not proof enough."""
+    return bool((pages == pages[0]).all())
