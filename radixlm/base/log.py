@@ -2,9 +2,11 @@
 
 import logging
 import sys
+from types import MappingProxyType
 
 FORMAT = "[%(asctime)s%(rank)s] %(message)s"
 DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
+BARE = MappingProxyType({"bare": True})  # extra= of a line for programs: no prefix is put before it
 
 
 class _RankFilter(logging.Filter):
@@ -17,10 +19,15 @@ class _RankFilter(logging.Filter):
         return True
 
 
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return record.getMessage() if "bare" in record.__dict__ else super().format(record)
+
+
 def setup(level: str = "info", rank: str = "") -> None:
     """Send this process's log to stderr at `level`; `rank` (such as "TP0") is put into every line's prefix."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(FORMAT, DATE_FORMAT))
+    handler.setFormatter(_Formatter(FORMAT, DATE_FORMAT))
     handler.addFilter(_RankFilter(rank))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 

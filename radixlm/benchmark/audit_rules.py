@@ -2,10 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from types import MappingProxyType
 from typing import Literal
+
+import numpy as np
 
 from radixlm.benchmark.results import Result
 
@@ -17,7 +20,15 @@ BUSY_CLIENT_PERCENT = 80.0
 PYTHON_CLIENT_EVENTS_PER_S = 4000.0  # about what one asyncio thread that parses JSON takes
 SAMPLES_BEYOND = 10  # requests beyond a percentile, for it to be more than an anecdote
 KEPT_UP = 0.9  # of the asked rate
+HELD_BACK = 0.7  # of the concurrency limit, on average with ramp-up and tail
+CHANCE = 2.0  # standard deviations of how long a Poisson process takes for so many arrivals
+NEEDED = ("duration", "completed", "request_throughput")
+COUNTED = (*NEEDED, "failed", "num_prompts", "concurrency")
 UNSHARED_DATASETS = ("random", "random-ids", "sharegpt", "custom", "openai")
+
+_STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
+    {"mean": fmean, "median": median, "p99": lambda values: float(np.percentile(values, 99))}
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,25 @@ Check = Callable[[Result], Iterator[Finding]]
 
 def _finding(rule: str, severity: Severity, evidence: str, advice: str) -> Finding:
     return Finding(rule, severity, evidence, advice)
+
+
+def fields(result: Result) -> Iterator[Finding]:
+    """What has the name of a number must be one, and without successes there is nothing to quote."""
+    advice = "do not quote this file: it was edited, cut, or its client is broken"
+    raw = result.raw
+    measured = [key for key in raw if key in COUNTED or key.endswith(("_ms", "_throughput"))]
+    for key in [*(key for key in NEEDED if key not in raw), *measured]:
+        number = result.number(key)
+        if key not in raw:
+            yield _finding("fields", "wrong", f"{key} is missing", advice)
+        elif number is None and not (raw[key] is None and key.startswith("slo_")):  # a bound that was not asked for
+            shown = "null or NaN" if raw[key] is None else repr(raw[key])
+            yield _finding("fields", "wrong", f"{key} is {shown}, no number", advice)
+        elif number is not None and number < 0:
+            yield _finding("fields", "wrong", f"{key} is {number:g}, below 0", advice)
+    if result.completed == 0:
+        text = "no request succeeded: every rate and latency in the file is of nothing"
+        yield _finding("nothing-succeeded", "wrong", text, "read the errors, and run again")
 
 
 def failures(result: Result) -> Iterator[Finding]:
@@ -86,6 +116,31 @@ def totals(result: Result) -> Iterator[Finding]:
         )
 
 
+def details(result: Result) -> Iterator[Finding]:
+    """Statistics must be those of the requests that the file holds."""
+    good = result.successes
+    ttfts, itls = result.numbers("ttfts"), result.raw.get("itls")
+    if good is None:
+        return
+    samples: dict[str, list[float]] = {}
+    if ttfts is not None and len(ttfts) == len(good):
+        samples["ttft"] = list(itertools.compress(ttfts, good))
+    if isinstance(itls, list) and len(itls) == len(good) and all(isinstance(gaps, list) for gaps in itls):
+        samples["itl"] = [
+            gap for gaps in itertools.compress(itls, good) for gap in gaps if isinstance(gap, (int, float))
+        ]
+    for (name, values), stat in itertools.product(samples.items(), _STATISTICS):
+        told = result.latency(name, stat)
+        if told is None or not values or not all(map(math.isfinite, values)):
+            continue
+        found = 1000 * _STATISTICS[stat](values)
+        if not _close(found, told):
+            text = f"{stat} {name.upper()} of the requests in the file is {found:.1f} ms, the file says {told:.1f}"
+            yield _finding(
+                "details", "wrong", text, "do not quote this file: its numbers are not those of its requests"
+            )
+
+
 def order(result: Result) -> Iterator[Finding]:
     """No first token comes after the last, and percentiles rise."""
     for stat in ("mean", "median", "p99"):
@@ -112,18 +167,27 @@ def short_lengths(result: Result) -> Iterator[Finding]:
 
 
 def range_ratio(result: Result) -> Iterator[Finding]:
-    """A range ratio of 0 halves the lengths that the command line names."""
+    """A range ratio of 0 halves the lengths that the command line names; one of 1 keeps them."""
     ratio, completed = result.number("random_range_ratio"), result.completed
-    if ratio is None or ratio >= 1 or not completed or not (result.dataset or "").startswith("random"):
+    if ratio is None or not completed or not (result.dataset or "").startswith("random"):
         return
     for side, key in (("input", "random_input_len"), ("output", "random_output_len")):
         named, total = result.number(key), result.number(f"total_{side}_tokens")
-        if named and total is not None and total / completed < 0.9 * named:
+        if named is None or total is None or total / completed >= 0.9 * named:
+            continue
+        if ratio < 1:
             yield _finding(
                 "range-ratio",
                 "misleading",
                 f"named {side} length {named:.0f}, mean {total / completed:.0f} (--random-range-ratio {ratio:g})",
                 "set --random-range-ratio 1.0, or quote the mean lengths",
+            )
+        elif side == "input":  # outputs that end early have a rule of their own
+            yield _finding(
+                "inputs-too-short",
+                "misleading",
+                f"named input length {named:.0f}, mean {total / completed:.0f}, although --random-range-ratio is 1",
+                "quote the mean length: prompts were cut, or the file names another load than it holds",
             )
 
 
@@ -197,7 +261,7 @@ def busy_client(result: Result) -> Iterator[Finding]:
 def few_samples(result: Result) -> Iterator[Finding]:
     """A percentile needs requests beyond it."""
     completed = result.completed or 0
-    for percent in (99, 95, 90):
+    for percent in (99, 95, 90) if completed else ():
         if result.latency("ttft", f"p{percent}") is None:
             continue
         beyond = completed * (100 - percent) / 100
@@ -213,21 +277,20 @@ def few_samples(result: Result) -> Iterator[Finding]:
 
 
 def saturation(result: Result) -> Iterator[Finding]:
-    """Above what a server can do, TTFT is the length of the run."""
-    rate, got = result.rate_per_s, result.number("request_throughput")
-    if rate is not None and math.isfinite(rate) and got is not None and got < KEPT_UP * rate and _long_enough(result):
-        growth = _growth(result.numbers("ttfts"))
-        text = f"{rate:g} requests/s were sent, {got:.2f} came back"
+    """Above what a server can do, TTFT is the length of the run, or the wait is at the client's own limit."""
+    rate, got, limit = result.rate_per_s, result.number("request_throughput"), result.max_concurrency
+    if rate and math.isfinite(rate) and got is not None and got < KEPT_UP * rate and _came_late(result, rate):
+        growth, at_once = _growth(result.numbers("ttfts")), result.number("concurrency")
+        text = f"{rate:g} requests/s were asked for, {got:.2f} came back"
         if growth is not None:
             text += f"; TTFT of the last quarter is {growth:.1f} times that of the first"
-        yield _finding(
-            "above-saturation",
-            "misleading",
-            text,
-            "latencies only say how long the run was: lower the rate until it is kept (radixlm bench sweep)",
-        )
+        advice = "latencies only say how long the run was: lower the rate until it is kept (radixlm bench sweep)"
+        if limit is not None and at_once is not None and at_once > HELD_BACK * limit:
+            text += f"; {at_once:.1f} of at most {limit} ran at once, the others waited in the client"
+            advice = "no latency holds that wait: lower the rate until it is kept, or raise --max-concurrency"
+        yield _finding("above-saturation", "misleading", text, advice)
     if rate is not None and math.isinf(rate):
-        completed, limit = result.completed or 0, result.max_concurrency
+        completed = result.completed or 0
         ttft, e2e = result.latency("ttft", "median"), result.latency("e2e_latency", "median")
         if completed > 1 and (limit is None or limit >= completed):
             share = f" ({100 * ttft / e2e:.0f} % of the latency)" if ttft is not None and e2e else ""
@@ -239,10 +302,16 @@ def saturation(result: Result) -> Iterator[Finding]:
             )
 
 
-def _long_enough(result: Result) -> bool:
-    """Whether the tail of the run, in which nothing is sent any more, is short against it."""
-    duration, e2e = result.duration_s, result.latency("e2e_latency", "mean")
-    return duration is None or e2e is None or duration > 4 * e2e / 1000 or (_growth(result.numbers("ttfts")) or 0) > 2
+def _came_late(result: Result, rate_per_s: float) -> bool:
+    """Whether the run took longer than its arrivals, the chance in them, and the last answers' own time."""
+    duration, sent = result.duration_s, result.sent or result.completed
+    if duration is None or not sent:
+        return False
+    e2e, ttft = result.latency("e2e_latency", "p99"), result.latency("ttft", "p99")
+    answer_s = (
+        max(e2e - ttft, 0.0) / 1000 if e2e is not None and ttft is not None else 0.0
+    )  # without the wait before it
+    return duration - sent / rate_per_s - answer_s > CHANCE * math.sqrt(sent) / rate_per_s
 
 
 def _growth(samples: list[float] | None) -> float | None:
@@ -371,8 +440,10 @@ def server_unknown(result: Result) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
+    fields,
     failures,
     totals,
+    details,
     order,
     short_lengths,
     range_ratio,

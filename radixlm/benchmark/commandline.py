@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from radixlm.base.errors import ConfigError, RadixError
+from radixlm.base.pipes import until_unread
 from radixlm.config.flags import FlagField, flags_of
 
 Groups = Mapping[str, type]
@@ -100,7 +101,7 @@ def _listed(default: Any) -> str:
 def command(run: Callable[[Sequence[str] | None], int], argv: Sequence[str] | None) -> int:
     """A program's exit code; a failure with a known cause is one line on stderr and 1, an interruption 130."""
     try:
-        return run(argv)
+        return until_unread(lambda: run(argv))
     except RadixError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

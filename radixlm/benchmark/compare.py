@@ -4,13 +4,14 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from radixlm.base.errors import ConfigError
 from radixlm.benchmark.audit_rules import audit
 from radixlm.benchmark.commandline import Program, command, table
 from radixlm.benchmark.results import Result, read_results
+from radixlm.benchmark.search import gain_of
 
 # What both sides must have in common for a ratio to mean anything.
 LOAD_KEYS = (
@@ -40,25 +41,28 @@ METRICS = (
     ("p99_tpot_ms", "p99 TPOT ms", False),
     ("median_e2e_latency_ms", "median E2E ms", False),
 )
-SURE = 2.0  # standard errors between two means before they are called different
+SMALLEST = 0.005  # of a number: less is called the same, whatever the spread
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """B over A for one number. `error` is the ratio's standard error, None with a single run on a side."""
+    """B over A for one number. `margin`: what the ratio must differ from 1 by to be more than the runs' spread (95 %);
+    inf with a single run on a side."""
 
     label: str
     a: float
     b: float
     ratio: float
-    error: float | None
+    margin: float
     higher_is_better: bool
 
     @property
     def verdict(self) -> str:
-        if self.error is None:
+        if math.isinf(self.margin):
             return "spread unknown"
-        if abs(self.ratio - 1) <= SURE * self.error:
+        if abs(self.ratio - 1) <= SMALLEST:
+            return "the same"
+        if abs(self.ratio - 1) <= self.margin:
             return "within the spread"
         return "better" if (self.ratio > 1) == self.higher_is_better else "worse"
 
@@ -75,9 +79,12 @@ def _main(argv: Sequence[str] | None) -> int:
     _, files = PROGRAM.read_known(argv, "A.jsonl B.jsonl")
     if len(files) != 2 or any(word.startswith("-") for word in files):
         raise ConfigError("name two result files")
-    a, b = read_results(files[0]), read_results(files[1])
-    obstacles = not_comparable(a, b)
+    all_a, all_b = read_results(files[0]), read_results(files[1])
+    a, b = distinct(all_a), distinct(all_b)
+    obstacles = not_comparable(all_a, all_b)
     print(f"A: {len(a)} runs of {files[0]}   B: {len(b)} runs of {files[1]}")
+    for line in copies(all_a, all_b):
+        print(f"copies: {line}")
     print(shown(ratios(a, b)))
     if min(len(a), len(b)) < 2:
         print("with a single run on a side a difference may be chance: repeat each three times, with three seeds")
@@ -101,22 +108,46 @@ def ratios(a: Sequence[Result], b: Sequence[Result]) -> list[Ratio]:
 
 
 def ratio_of(label: str, a: Sequence[float], b: Sequence[float], higher_is_better: bool) -> Ratio:
-    """The ratio of two means, its error by the delta method (independent runs)."""
-    mean_a, mean_b = fmean(a), fmean(b)
-    ratio = mean_b / mean_a
-    error = None
-    if len(a) > 1 and len(b) > 1:
-        relative = (stdev(a) / mean_a) ** 2 / len(a) + (stdev(b) / mean_b) ** 2 / len(b)
-        error = ratio * math.sqrt(relative)
-    return Ratio(label, mean_a, mean_b, ratio, error, higher_is_better)
+    """The ratio of two means, with the margin of Welch's t (independent runs)."""
+    gain, margin = gain_of(a, b, higher_is_better=True)
+    return Ratio(label, fmean(a), fmean(b), 1 + gain, margin, higher_is_better)
+
+
+def distinct(results: Sequence[Result]) -> list[Result]:
+    """The runs that are runs of their own: one that is there twice says nothing about the spread."""
+    first: dict[tuple[float | None, ...], Result] = {}
+    for one in results:
+        first.setdefault(_measured(one), one)
+    return list(first.values())
+
+
+def copies(a: Sequence[Result], b: Sequence[Result]) -> list[str]:
+    """What looks like repetition and is none: runs that were copied, and runs of one seed."""
+    found = []
+    for side, results in (("A", a), ("B", b)):
+        left = distinct(results)
+        if len(left) < len(results):
+            found.append(f"{side} holds {len(results) - len(left)} runs twice; each counts once")
+        seeds = _values(left, "seed")
+        if len(left) > 1 and len(seeds) == 1:
+            found.append(
+                f"all runs of {side} have seed {_listed(seeds)}: the same prompts, so a smaller spread than real"
+            )
+    if {_measured(one) for one in a} & {_measured(one) for one in b}:
+        found.append("a run of A is also in B")
+    return found
+
+
+def _measured(result: Result) -> tuple[float | None, ...]:
+    return (result.duration_s, *(result.number(key) for key, _, _ in METRICS))
 
 
 def shown(found: Sequence[Ratio]) -> str:
     """The table."""
     rows = [["", "A", "B", "B / A", "+-", ""]]
     for one in found:
-        error = "n/a" if one.error is None else f"{SURE * one.error:.3f}"
-        rows.append([one.label, f"{one.a:.2f}", f"{one.b:.2f}", f"{one.ratio:.3f}", error, one.verdict])
+        margin = "n/a" if math.isinf(one.margin) else f"{one.margin:.3f}"
+        rows.append([one.label, f"{one.a:.2f}", f"{one.b:.2f}", f"{one.ratio:.3f}", margin, one.verdict])
     return table(rows)
 
 
@@ -127,6 +158,7 @@ def not_comparable(a: Sequence[Result], b: Sequence[Result]) -> list[str]:
         left, right = _values(a, key), _values(b, key)
         if left and right and left != right:
             found.append(f"{label}: {_listed(left)} against {_listed(right)}")
+    found += [f"{side} mixes loads, {line}" for side, results in (("A", a), ("B", b)) for line in mixed(results)]
     rates = ({one.rate_per_s for one in a}, {one.rate_per_s for one in b})
     if rates[0] != rates[1]:
         found.append(f"request rate: {_listed(rates[0])} against {_listed(rates[1])}")
@@ -140,6 +172,14 @@ def not_comparable(a: Sequence[Result], b: Sequence[Result]) -> list[str]:
         for one in results:
             found += [f"{side} {one.where}: {f.rule}: {f.evidence}" for f in audit(one) if f.severity == "wrong"]
     return found
+
+
+def mixed(results: Sequence[Result]) -> list[str]:
+    """What is not the same in all runs of one side, whose mean is then of nothing."""
+    labels = (("backend", "backend"), *LOAD_KEYS)
+    lines = [f"{label}: {_listed(values)}" for key, label in labels if len(values := _values(results, key)) > 1]
+    rates = {one.rate_per_s for one in results}
+    return [*lines, f"request rate: {_listed(rates)}"] if len(rates) > 1 else lines
 
 
 def settings_that_differ(a: Sequence[Result], b: Sequence[Result]) -> list[str]:

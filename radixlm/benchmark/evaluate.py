@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from radixlm.base.client_key import KEY_HELP
 from radixlm.base.errors import ConfigError, RadixError
 from radixlm.benchmark.commandline import Program, append_line, command
 from radixlm.benchmark.http1 import HttpClient, target_of
@@ -32,6 +33,7 @@ class EvalOptions:
     """What is judged by what."""
 
     base_url: str | None = flag(None, "a server that runs; one is started with the further options when unset")
+    api_key: str | None = flag(None, KEY_HELP, secret=True)
     text: str | None = flag(None, "text file whose perplexity is measured")
     choices: str | None = flag(None, "JSONL of multiple-choice questions: question, choices, answer")
     against: str | None = flag(None, "URL of a reference server: the divergence from it on --text is measured")
@@ -75,8 +77,12 @@ def _main(argv: Sequence[str] | None) -> int:
 
 async def run(url: str, options: EvalOptions, text: str | None, tasks: "list[Task] | None") -> dict[str, Any]:
     """Everything that was asked for, as one flat mapping."""
-    own = HttpClient(target_of(url, headers(TargetOptions())))
-    other = None if options.against is None else HttpClient(target_of(options.against, headers(TargetOptions())))
+    own = HttpClient(target_of(url, headers(TargetOptions(api_key=options.api_key))))
+    other = (
+        None
+        if options.against is None
+        else HttpClient(target_of(options.against, headers(TargetOptions(api_key=options.api_key))))
+    )
     result: dict[str, Any] = {}
     try:
         if text is not None:
@@ -130,8 +136,8 @@ def perplexity(scored: Sequence[Scores]) -> dict[str, Any]:
     means = [-fmean(scores.logprobs) for scores in scored if scores.logprobs]
     error = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None
     value = math.exp(mean)
-    spread = None if error is None else value * error
-    return {"scored_tokens": tokens, "nll_per_token": mean, "perplexity": value, "perplexity_error": spread}
+    found = {"scored_tokens": tokens, "nll_per_token": mean, "perplexity": value}
+    return found if error is None else found | {"perplexity_error": value * error}
 
 
 def divergence(reference: Sequence[Scores], mine: Sequence[Scores]) -> dict[str, Any]:
@@ -152,7 +158,7 @@ def divergence(reference: Sequence[Scores], mine: Sequence[Scores]) -> dict[str,
     return {
         "kl_divergence": fmean(kls),
         "kl_divergence_max": max(kls),
-        "kl_divergence_error": stdev(kls) / math.sqrt(len(kls)) if len(kls) > 1 else None,
+        **({"kl_divergence_error": stdev(kls) / math.sqrt(len(kls))} if len(kls) > 1 else {}),
         "same_likeliest_token": agree / len(kls),
         "mean_logprob_difference": fmean(differences),
         "nll_minus_reference": delta,

@@ -113,17 +113,19 @@ def measure(engine: Engine, requests: Sequence[Request], options: RunOptions) ->
         "input_throughput": input_tokens / latency_s,
         "output_throughput": output_tokens / latency_s,
         "total_throughput": (input_tokens + output_tokens) / latency_s,
-        "last_gen_throughput": states[0].get("gen_throughput"),
+        "last_gen_throughput": states[0].get("gen_throughput") or None,  # 0: too few steps for one to be known
         "cached_tokens": sum(meta.get("cached_tokens") or 0 for meta in metas),
         "requested_output_tokens": sum(request.output_tokens for request in requests),
     }
 
 
 def banner(line: dict[str, Any]) -> str:
-    """The result as text."""
+    """The result as text; what is not known is left out."""
     title = " Offline Throughput Benchmark Result "
     rows = [f"{title:=^50}"]
     for key, value in line.items():
+        if value is None:
+            continue
         shown = f"{value:.2f}" if isinstance(value, float) else str(value)
         rows.append(f"{key.replace('_', ' ').capitalize() + ':':<40} {shown}")
     return "\n".join([*rows, "=" * 50])

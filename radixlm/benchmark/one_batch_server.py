@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from radixlm.base.client_key import KEY_HELP, REFUSED, refusal
 from radixlm.base.errors import RadixError
 from radixlm.benchmark.batch_stream import BatchAnswer, generate_batch
 from radixlm.benchmark.commandline import Program, append_line, command, table
@@ -29,6 +30,7 @@ class CaseOptions:
 
     run_name: str = flag("default", "a word stored in the results")
     base_url: str = flag("", "a server that runs; one is started with the further options when unset")
+    api_key: str | None = flag(None, KEY_HELP, secret=True)
     batch_size: tuple[int, ...] = flag((1,), "requests in a batch", many=True)
     input_len: tuple[int, ...] = flag((1024,), "prompt tokens of each", many=True)
     output_len: tuple[int, ...] = flag((16,), "output tokens of each", many=True)
@@ -71,7 +73,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 async def run(url: str, options: CaseOptions) -> list[dict[str, Any]]:
     """Every batch that the server can hold; the result lines. RadixError when one fails."""
-    client = HttpClient(target_of(url, headers(TargetOptions())))
+    client = HttpClient(target_of(url, headers(TargetOptions(api_key=options.api_key))))
     rng = np.random.default_rng(options.seed)
     warmed: set[int] = set()
     lines = []
@@ -114,6 +116,8 @@ async def _server_info(client: HttpClient) -> dict[str, Any]:
         status, body = await client.fetch("GET", "/server_info", 10.0)
     except HttpFailure as failure:
         raise RadixError(str(failure)) from None
+    if status in REFUSED:
+        raise RadixError(refusal(client.target.url, status))
     if status != 200:
         raise RadixError(f"/server_info answered {status}: one-batch-server needs a server with SGLang's routes")
     info: dict[str, Any] = msgspec.json.decode(body)
@@ -165,7 +169,7 @@ def line_of(
         "output_throughput": total_output / after_s if after_s > 0 else None,
         "overall_throughput": (batch * prompt_tokens + total_output) / latency_s,
         "last_ttft": last_ttft_s,
-        "last_gen_throughput": state.get("last_gen_throughput"),
+        "last_gen_throughput": state.get("last_gen_throughput") or None,
         "acc_length": state.get("avg_spec_accept_length"),
         "total_output_tokens": total_output,
         "num_early_stopped": sum(sequence.tokens < output_tokens for sequence in answer.sequences),

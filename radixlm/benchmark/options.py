@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from radixlm.base.client_key import KEY_HELP, client_key
 from radixlm.base.errors import ConfigError
 from radixlm.benchmark.backends import BACKENDS
 from radixlm.benchmark.commandline import Program
@@ -36,6 +37,7 @@ class TargetOptions:
     model: str | None = flag(None, "model name (the first of /v1/models)")
     served_model_name: str | None = flag(None, "model name sent in requests (the model)")
     tokenizer: str | None = flag(None, "folder, .gguf file, hub id or demo (what the server's /model_info names)")
+    api_key: str | None = flag(None, KEY_HELP, secret=True)
     header: tuple[str, ...] = flag((), "headers for every request", parse=_header, metavar="NAME=VALUE", many=True)
 
 
@@ -197,9 +199,9 @@ def base_url(options: TargetOptions) -> str:
 
 
 def headers(options: TargetOptions) -> dict[str, str]:
-    """The headers of every request: OPENAI_API_KEY as a bearer token or API_KEY as it is, then --header."""
+    """The headers of every request: the key as a bearer token or API_KEY as it is, then --header."""
     found: dict[str, str] = {}
-    if key := os.environ.get("OPENAI_API_KEY"):
+    if key := client_key(options.api_key):
         found["Authorization"] = f"Bearer {key}"
     elif key := os.environ.get("API_KEY"):
         found["Authorization"] = key

@@ -93,6 +93,14 @@ class Result:
         return [str(item or "") for item in value] if isinstance(value, list) else None
 
     @property
+    def successes(self) -> list[bool] | None:
+        """For each entry of the lists of details whether its request succeeded; None when that is not known."""
+        if self.errors is not None:
+            return [not error for error in self.errors]
+        entries = self.numbers("ttfts")
+        return [True] * len(entries) if entries is not None and len(entries) == self.completed else None
+
+    @property
     def rate_per_s(self) -> float | None:
         """Requests per second asked for; inf when all were sent at once."""
         value = self.raw.get("request_rate")

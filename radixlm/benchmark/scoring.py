@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from radixlm.base.client_key import REFUSED, refusal
 from radixlm.base.errors import RadixError
 from radixlm.benchmark.http1 import HttpClient, HttpFailure
 
@@ -98,6 +99,9 @@ class Scorer:
 
     async def _fetch(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         try:
-            return await self._client.fetch(method, path, TIMEOUT_S, body)
+            status, answer = await self._client.fetch(method, path, TIMEOUT_S, body)
         except HttpFailure as failure:
             raise RadixError(str(failure)) from None
+        if status in REFUSED:
+            raise RadixError(refusal(self.url + path, status))
+        return status, answer

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from radixlm.base.client_key import REFUSED, refusal
 from radixlm.base.errors import ConfigError, RadixError
 from radixlm.benchmark import options as cli
 from radixlm.benchmark.backends import BACKENDS, BodySettings
@@ -79,10 +80,13 @@ async def run(options: Options) -> Run:
 
 
 async def wait_ready(client: HttpClient, timeout_s: float) -> dict[str, Any] | None:
-    """The answer of `/v1/models`, asked for every second until it comes; None if `timeout_s` is 0 and it does not."""
+    """The answer of `/v1/models`, asked for every second until it comes; None if `timeout_s` is 0 and it does not.
+
+    ConfigError at once from a server that refuses the key: waiting would not change its mind.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
-        answer = await _ask(client, "/v1/models")
+        answer = await _ask(client, "/v1/models", refused_ends=True)
         if answer is not None or timeout_s <= 0:
             return answer
         if time.monotonic() >= deadline:
@@ -90,10 +94,12 @@ async def wait_ready(client: HttpClient, timeout_s: float) -> dict[str, Any] | N
         await asyncio.sleep(1.0)
 
 
-async def _ask(client: HttpClient, path: str) -> dict[str, Any] | None:
-    """The JSON object at `path`, None if there is none."""
+async def _ask(client: HttpClient, path: str, refused_ends: bool = False) -> dict[str, Any] | None:
+    """The JSON object at `path`, None if there is none. `refused_ends`: a refused key is a ConfigError."""
     try:
         status, body = await client.fetch("GET", path, QUESTION_TIMEOUT_S)
+        if refused_ends and status in REFUSED:
+            raise ConfigError(refusal(client.target.url, status))
         answer = msgspec.json.decode(body) if status == 200 else None
     except (HttpFailure, msgspec.DecodeError):
         return None

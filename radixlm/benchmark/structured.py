@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from radixlm.base.client_key import KEY_HELP, REFUSED, refusal
 from radixlm.base.errors import RadixError
 from radixlm.benchmark.commandline import Program, command, table
 from radixlm.benchmark.http1 import HttpClient, HttpFailure, target_of
@@ -34,6 +35,7 @@ class StructuredOptions:
     """The load; all requests of a round are sent at once."""
 
     base_url: str = flag("", "a server that runs; one is started with the further options when unset")
+    api_key: str | None = flag(None, KEY_HELP, secret=True)
     concurrency: int = flag(16, "requests at once", check=at_least(1))
     output_len: int = flag(128, "output tokens of each request", check=at_least(1))
     rounds: int = flag(5, "rounds of each kind", check=at_least(1))
@@ -63,7 +65,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 async def run(url: str, options: StructuredOptions) -> tuple[list[float], list[float]]:
     """Output tokens per second of each round, free and structured. RadixError when a request fails."""
-    client = HttpClient(target_of(url, headers(TargetOptions())))
+    client = HttpClient(target_of(url, headers(TargetOptions(api_key=options.api_key))))
     free: list[float] = []
     structured: list[float] = []
     try:
@@ -110,6 +112,8 @@ async def _answer(client: HttpClient, body: bytes) -> int:
         status, answer = await client.fetch("POST", "/generate", REQUEST_LIMIT_S, body)
     except HttpFailure as error:
         raise RadixError(f"a request failed: {error}") from None
+    if status in REFUSED:
+        raise RadixError(refusal(client.target.url, status))
     if status != 200:
         raise RadixError(f"a request failed with {status}: {answer.decode(errors='replace')[:300]}")
     return int(msgspec.json.decode(answer)["meta_info"]["completion_tokens"])

@@ -1,5 +1,6 @@
 """`radixlm bench sweep`: the same load at rising rates or concurrencies, and how much of it is served within bounds."""
 
+import itertools
 import math
 import sys
 from collections.abc import Sequence
@@ -12,14 +13,13 @@ from radixlm.base.errors import ConfigError
 from radixlm.benchmark import options as cli
 from radixlm.benchmark.commandline import Program, append_line, command, table
 from radixlm.benchmark.options import Options
+from radixlm.benchmark.overload import falls_behind
 from radixlm.benchmark.report import Run, encode_line, record
 from radixlm.benchmark.serving import run
 from radixlm.benchmark.slo import Goodput, Slo
 from radixlm.benchmark.svg import Series, line_chart
 from radixlm.benchmark.workers import run_async
 from radixlm.config.flags import at_least, flag
-
-KEPT_UP = 0.95  # a rate is kept when so much of it comes back
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ PROGRAM = Program(
 
 @dataclass(frozen=True)
 class Point:
-    """One load: its runs' means, and the lowest and highest goodput among them."""
+    """One load: its runs' means, the lowest and highest goodput among them, and whether most of them fell behind."""
 
     load: float
     throughput: float
@@ -52,6 +52,7 @@ class Point:
     p99_ttft_ms: float
     p99_tpot_ms: float
     failed: int
+    behind: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,6 +125,7 @@ def point(value: float, runs: Sequence[Run], slo: Slo) -> Point:
         p99_ttft_ms=fmean(m.ttft.p99 for m in metrics),
         p99_tpot_ms=fmean(m.tpot.p99 for m in metrics),
         failed=sum(m.failed for m in metrics),
+        behind=2 * sum(falls_behind(one.outcomes) for one in runs) > len(runs),
     )
 
 
@@ -150,20 +152,28 @@ def shown(points: Sequence[Point], by_rate: bool) -> str:
 
 
 def verdict(points: Sequence[Point], slo: Slo, by_rate: bool) -> str:
-    """The highest load that is served within the bounds, and the first rate that is not kept."""
-    good = [one for one in points if one.attainment >= slo.slo_attainment]
-    name = "rate" if by_rate else "concurrency"
-    if not good:
-        return f"no {name} tried keeps {100 * slo.slo_attainment:.0f} % of requests within the bounds: try lower ones"
-    best = good[-1]
-    lines = [
-        f"up to {name} {best.load:g}, {100 * slo.slo_attainment:.0f} % of requests are within the bounds "
-        f"(goodput {best.goodput:.2f} requests/s)"
-    ]
-    if best is points[-1]:
+    """The highest load up to which every one is served within the bounds, and from which rate on none is kept."""
+    name, share = "rate" if by_rate else "concurrency", f"{100 * slo.slo_attainment:.0f} %"
+    good = list(itertools.takewhile(lambda one: one.attainment >= slo.slo_attainment, points))
+    beyond = [one.load for one in points[len(good) :] if one.attainment >= slo.slo_attainment]
+    if good:
+        best = good[-1]
+        served = f"goodput {best.goodput:.2f} requests/s"
+        lines = [f"up to {name} {best.load:g}, {share} of requests are within the bounds ({served})"]
+    else:
+        lines = [
+            f"at {name} {points[0].load:g}, the lowest tried, fewer than {share} are within the bounds: try lower ones"
+        ]
+    if len(good) == len(points):
         lines.append(f"that is the highest {name} tried: the server may hold more")
-    missed = [one for one in points if by_rate and math.isfinite(one.load) and one.throughput < KEPT_UP * one.load]
-    if missed:
+    if beyond:
+        again = ", ".join(f"{load:g}" for load in beyond)
+        lines.append(
+            f"{again} keeps them though a lower {name} does not: that is chance; send more requests, or --repeat"
+        )
+    kept = [place for place, one in enumerate(points) if not one.behind]
+    missed = points[kept[-1] + 1 :] if kept else points
+    if by_rate and missed and math.isfinite(missed[0].load):
         lines.append(f"from rate {missed[0].load:g} on less comes back than is sent: latencies there only grow")
     return "\n".join(lines)
 

@@ -217,19 +217,11 @@ _REPORTED: Mapping[str, str] = MappingProxyType(
 )
 
 
-def budget_report(
-    resolved: Resolved,
-    pool: PoolSize,
-    weights_bytes: int,
-    available_bytes: int,
-    free_bytes: int | None = None,
-) -> list[str]:
+def budget_report(resolved: Resolved, pool: PoolSize, weights_bytes: int, free_bytes: int | None = None) -> list[str]:
     """The start-up lines: the choices that matter with their reasons, the memory budget, warnings, SGLang's line.
 
-    `resolved` is settled. `free_bytes` is what is left after all allocations; computed when not measured.
+    `resolved` is settled. `free_bytes` is what is left after all allocations; not told when it was not measured.
     """
-    if free_bytes is None:
-        free_bytes = max(available_bytes - weights_bytes - pool.bytes, 0)
     context_len, schedule = resolved.context_len, resolved.config.schedule
     size = f"{pool.tokens:,} tokens in {pool.pages:,} pages of {resolved.page_size}, {_gib(pool.bytes)}"
     room = f"; {pool.tokens // context_len:,} such requests fit into the KV pool" if pool.bytes else ""
@@ -253,9 +245,9 @@ def budget_report(
         "max_prefill_tokens": schedule.max_prefill_tokens,
         "max_running_requests": known(schedule.max_running_requests),
         "context_len": context_len,
-        "available_gpu_mem": f"{free_bytes / GIB:.2f} GB",
     }
-    lines.append(", ".join(f"{name}={value}" for name, value in numbers.items()))
+    measured = "" if free_bytes is None else f", available_gpu_mem={free_bytes / GIB:.2f} GB"
+    lines.append(", ".join(f"{name}={value}" for name, value in numbers.items()) + measured)
     return lines
 
 

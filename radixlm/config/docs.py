@@ -20,6 +20,13 @@ Each flag works, is planned or is refused. Planned and refused flags are accepte
 is their default and what else the column "accepted" names; anything else ends the start with one line and exit code 2.
 Flags may be shortened while they stay unambiguous. "unset" means: decided at start, and reported with its reason.
 """
+_ADVICE = """\
+## What to do
+
+- Set as few as you can: what is unset is decided at start, and the start-up report gives each reason.
+- `radixlm size MODEL` names the flags whose defaults assume another machine, `radixlm tune` those that help you.
+- A command line of SGLang's can be taken as it is: what does nothing here is named at the start; look it up above.
+"""
 _TYPES: Mapping[type, str] = MappingProxyType({int: "integer", float: "number", str: "text"})
 
 
@@ -41,6 +48,7 @@ def render() -> str:
         "variables. Those that still are flags of it are in the tables above too.\n\n"
         + _table(("old", "in SGLang 0.5.22"), renamed)
     )
+    parts.append(_ADVICE)
     return "\n".join(parts)
 
 

@@ -1,7 +1,7 @@
 """Builds what one scheduler process runs: model, KV pool, attention, scheduler, runner. Knows no socket."""
 
-import dataclasses
 import atexit
+import dataclasses
 import gc
 import time
 from collections.abc import Callable

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from radixlm import __version__
 from radixlm.base.errors import ConfigError, RadixError
+from radixlm.base.pipes import until_unread
 
 USAGE = """usage: radixlm COMMAND [options]
 
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"radixlm: unknown command {command!r}; see radixlm --help", file=sys.stderr)
         return 2
     try:
-        return run(arguments)
+        return until_unread(lambda: run(arguments))
     except ConfigError as error:
         print(f"radixlm: {error}", file=sys.stderr)
         return 2

@@ -51,6 +51,15 @@ SGLang metrics that have no live value here yet.
 """
 
 
+_ADVICE = """
+## What to do
+
+- Use `rate()` of the counters, never their values: they begin again at every start.
+- For latency take the histograms with `is_streaming="true"`; put edges where your limits are (`--bucket-…`).
+- Alert on what users feel, time to first token and between tokens, and on the queue: [monitoring.md](monitoring.md).
+"""
+
+
 def _line(row: Row) -> str:
     labels = ", ".join(f"`{name}`" for name in (*row.base, *row.labels)) or "–"
     return f"| `{row.full_name}` | {row.kind} | {labels} | {row.meaning} | {row.moment} |\n"
@@ -68,7 +77,7 @@ def page() -> str:
         f"| {', '.join(f'`sglang:{name}`' for name in group.names.split())} | {group.kind} | {group.waits_for} |\n"
         for group in PLANNED
     )
-    return _HEAD + live + _EDGES + edges + _PLANNED + planned
+    return _HEAD + live + _EDGES + edges + _PLANNED + planned + _ADVICE
 
 
 if __name__ == "__main__":

@@ -34,12 +34,14 @@ class Journal:
         return [self._ended[-1 - index] for index in range(min(most, len(self._ended)))]
 
     def latency(self, live: Iterable[RequestRecord], now: float | None = None) -> dict[str, Latency]:
-        """Of the kept requests that ended in the last WINDOW_S seconds, and of running ones: time to first token, time
-        between tokens (each request's mean, weighted by its tokens) and whole time of those that ended well."""
+        """Of the kept requests that ended in the last WINDOW_S seconds, and of running ones: time to first token of
+        those that stream (any other has its first token at its end), time between tokens (each request's mean, weighted
+        by its tokens) and whole time of those that ended well."""
         since = (time.time() if now is None else now) - WINDOW_S
         ended = [record for record in self._ended if record.created + (record.ended_s or 0.0) >= since]
         everything = [*ended, *live]
-        first = [(record.first_token_s, 1) for record in everything if record.first_token_s is not None]
+        streams = [record for record in everything if record.stream]
+        first = [(record.first_token_s, 1) for record in streams if record.first_token_s is not None]
         between = [
             (mean_s, record.output_tokens - 1) for record in everything if (mean_s := record.inter_token_s) is not None
         ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from radixlm.base.errors import ConfigError
-from radixlm.base.log import get
+from radixlm.base.log import BARE, get
 from radixlm.frontend.choice import Choice, ChoiceRequest
 
 PART_CHARS = 2048  # of input and output at level 2
@@ -86,7 +86,7 @@ class RequestLog:
     def _write(self, event: str, choice: Choice, asked: Mapping[str, Any], out: Mapping[str, Any]) -> None:
         if self.settings.format == "json":
             line: dict[str, Any] = {"timestamp": time.time(), "event": event, "rid": choice.rid, "obj": asked}
-            self._log.info("%s", json.dumps(line | ({"out": out} if out else {}), default=str))
+            self._log.info("%s", json.dumps(line | ({"out": out} if out else {}), default=str), extra=BARE)
             return
         verb = "Receive" if event == "request.received" else "Finish"
         shown = f", out={dict(out)!r}" if out else ""

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+import msgspec
+
+from radixlm.base.client_key import KEY_HELP, client_key
 from radixlm.base.errors import ConfigError, RadixError
 from radixlm.tools.chat_client import Client, Conversation
 
-DEFAULT_URL = "http://127.0.0.1:30000"
+DEFAULT_PORT = 30000
 START_S = 1800.0
 HISTORY_LINES = 2000
 HELP = """  /reset            begin a new conversation
@@ -55,11 +58,15 @@ def main(arguments: Sequence[str]) -> int:
     asked, rest = _parser().parse_known_args(arguments)
     if rest and asked.model is None:
         raise ConfigError(f"radixlm chat: unknown option {rest[0]}")
-    if asked.model is not None and asked.url is not None:
-        raise ConfigError("radixlm chat: give a MODEL to serve or the --url of a server, not both")
+    if asked.url is not None and (asked.model, asked.host, asked.port) != (None, None, None):
+        raise ConfigError("radixlm chat: give the --url of a server alone, without MODEL, --host or --port")
+    if asked.model is not None and asked.host is not None:
+        raise ConfigError("radixlm chat: a MODEL is served on this machine, for the chat alone: --host has no place")
+    key = client_key(asked.api_key)
+    there = asked.url or f"http://{asked.host or '127.0.0.1'}:{asked.port or DEFAULT_PORT}"
     settings = dict(_setting(*text.partition("=")[::2]) for text in asked.set)
-    with _server(asked.model, rest, asked.api_key) if asked.model else contextlib.nullcontext(asked.url) as url:
-        conversation = Conversation(Client(url or DEFAULT_URL, asked.api_key), asked.system, settings)
+    with _server(asked.model, rest, asked.api_key, asked.port) if asked.model else contextlib.nullcontext(there) as url:
+        conversation = Conversation(Client(url, key), asked.system, settings)
         if asked.prompt is not None or not sys.stdin.isatty():
             return once(
                 conversation, asked.prompt or sys.stdin.read(), sys.stdout, sys.stderr if asked.timing else None
@@ -164,17 +171,27 @@ def _save(conversation: Conversation, name: str) -> str:
 
 
 def _setting(name: str, value: str) -> tuple[str, Any]:
-    """A field of the request; the value is JSON where it reads as such, otherwise text. None removes it."""
+    """A field of the request; the value is JSON where it reads as such, otherwise text. None removes it.
+
+    ConfigError for a field that the chat route has not, and for a value of another type than its own.
+    """
+    from radixlm.server.openai.chat import ChatBody  # takes half a second, which a chat without settings saves
+
+    types = {field.name: field.type for field in msgspec.structs.fields(ChatBody)}
     if not name or not value:
         raise ConfigError("a setting is a name and a value: temperature 0.7")
-    if name in ("messages", "stream", "stream_options", "model", "n"):
+    if name not in types or name in ("messages", "stream", "stream_options", "model", "n"):
         raise ConfigError(f"{name} is not a setting of a chat")
     if value == "none":
         return name, None
     try:
-        return name, json.loads(value)
+        read = json.loads(value)
     except ValueError:
-        return name, value
+        read = value
+    try:
+        return name, msgspec.convert(read, types[name])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -199,11 +216,13 @@ def _history() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _server(model: str, flags: Sequence[str], key: str | None) -> Iterator[str]:
-    """A server of `model` on a free port while the chat lasts; its URL. RadixError when it does not start."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def _server(model: str, flags: Sequence[str], key: str | None, port: int | None) -> Iterator[str]:
+    """A server of `model` while the chat lasts, on a free port unless one is given; its URL. RadixError when it does
+    not start."""
+    if port is None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
     command = [sys.executable, "-m", "radixlm", "serve", model, "--port", str(port), *flags]
     command += ["--api-key", key] if key else []
     command += [] if "--log-level" in flags else ["--log-level", "warning"]
@@ -234,8 +253,10 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("model", nargs="?", help="serve this model for the chat; further options are those of serve")
-    parser.add_argument("--url", help=f"a running server (default {DEFAULT_URL})")
-    parser.add_argument("--api-key", default=os.environ.get("RADIXLM_API_KEY"), help="its key; also RADIXLM_API_KEY")
+    parser.add_argument("--url", "--base-url", help="a running server, instead of host and port")
+    parser.add_argument("--host", help="a running server's address (127.0.0.1)")
+    parser.add_argument("--port", type=int, help=f"its port ({DEFAULT_PORT}); with MODEL the port to serve on")
+    parser.add_argument("--api-key", help=KEY_HELP)
     parser.add_argument("--system", help="system prompt")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of every request")
     parser.add_argument("-p", "--prompt", help="ask this one thing and leave")

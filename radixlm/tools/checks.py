@@ -190,7 +190,10 @@ def model(config: Config) -> Iterator[Check]:
         yield Check("model", "fail", str(error), "check the name, or download it first")
         return
     yield Check("model", "ok", f"{source.name}: {source.path}")
-    yield from weight_files(source)
+    weights = list(weight_files(source))
+    yield from weights
+    if source.kind == "gguf" and any(check.status == "fail" for check in weights):
+        return  # tokenizer and configuration are in the same file
     try:
         tokenizer = load_tokenizer(source, asked.tokenizer_path)
         yield Check("tokenizer", "ok", f"{tokenizer.vocab_size:,} ids")
@@ -198,9 +201,11 @@ def model(config: Config) -> Iterator[Check]:
         yield Check("tokenizer", "fail", str(error), "download the tokenizer's files again, or give --tokenizer-path")
     try:
         card = load_card(source, json.loads(asked.json_model_override_args))
-        yield Check(
-            "configuration", "ok", f"{card.architecture}, {card.num_layers} layers, context {card.context_len:,}"
-        )
+    except RadixError as error:
+        yield Check("configuration", "fail", str(error), "name the folder of a whole model, or download it again")
+        return
+    yield Check("configuration", "ok", f"{card.architecture}, {card.num_layers} layers, context {card.context_len:,}")
+    try:
         sizing = size(config, _facts(config), card)
         text = f"weights {sizing.weights_bytes / GIB:.2f} GiB, KV pool of {sizing.pool.tokens:,} tokens"
         yield Check("fits", "ok", text)

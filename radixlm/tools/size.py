@@ -3,13 +3,14 @@
 import argparse
 import dataclasses
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from radixlm.base.errors import CapacityError, ConfigError, ModelError, RadixError
-from radixlm.config.capacity import ELEMENT_BYTES, GIB
+from radixlm.config.capacity import GIB
 from radixlm.config.cli import read_serve
 from radixlm.config.facts import HardwareFacts, probe_host
 from radixlm.config.flags import human_int
@@ -19,7 +20,7 @@ from radixlm.loader.demo import DEMO
 from radixlm.loader.source import ModelSource, resolve
 from radixlm.tools.driver import driver_gpus
 from radixlm.tools.gpus import GPUS, gpu_named, gpu_of_size
-from radixlm.tools.sizing import LOW_PRECISION, Sizing, advise, size
+from radixlm.tools.sizing import Sizing, advise, size
 
 HUB_FILES = ["config.json", "generation_config.json"]
 HUB_TIMEOUT_S = 10
@@ -36,12 +37,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpu", help=f"one of {', '.join(GPUS)}; this machine's when neither is given")
     parser.add_argument("--memory", help="memory of another GPU, such as 24G; with --device cpu free RAM")
     parser.add_argument("--context", dest="context", help="the same as --context-length")
-    parser.add_argument(
-        "--kv-cache-dtype",
-        default="auto",
-        choices=("auto", *ELEMENT_BYTES, *LOW_PRECISION),
-        help="precision of the KV cache, also one that the server does not serve yet",
-    )
     parser.add_argument(
         "--request-tokens", type=int, nargs="+", default=[1024, 4096, 16_384], help="lengths of requests to count"
     )
@@ -68,11 +63,11 @@ def _main(argv: Sequence[str] | None) -> int:
     card = load_card(source, json.loads(config.model.json_model_override_args))
     facts = machine(own.gpu, own.memory, config.device.device)
     try:
-        sizing = size(config, facts, card, own.kv_cache_dtype)
+        sizing = size(config, facts, card)
     except CapacityError as error:
         where = facts.gpu.name if facts.gpu is not None else "this machine's CPU"
         raise CapacityError(f"{config.model.model_path} on {where}: {error}") from None
-    print(json.dumps(as_json(sizing, own.request_tokens)) if own.json else as_text(sizing, config, facts, own))
+    print(json.dumps(as_json(sizing, own.request_tokens)) if own.json else as_text(sizing, config, facts, own, words))
     return 0
 
 
@@ -141,8 +136,8 @@ def as_json(sizing: Sizing, request_tokens: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def as_text(sizing: Sizing, config: Config, facts: HardwareFacts, own: argparse.Namespace) -> str:
-    """For people: the server's own lines, who fits, and what to set."""
+def as_text(sizing: Sizing, config: Config, facts: HardwareFacts, own: argparse.Namespace, words: Sequence[str]) -> str:
+    """For people: the server's own lines, who fits, and what to set. `words` are those given of radixlm serve."""
     where = facts.gpu.name if sizing.resolved.on_cuda and facts.gpu is not None else f"CPU, {facts.cores} cores"
     lines = [
         f"{config.model.model_path} on {where}, {sizing.available_bytes / GIB:.1f} GiB free",
@@ -160,19 +155,16 @@ def as_text(sizing: Sizing, config: Config, facts: HardwareFacts, own: argparse.
         *(f"  {line}" for line in sizing.report()),
     ]
     tokens = own.request_tokens[0]
-    advice = advise(sizing, config, facts, tokens, own.kv_cache_dtype)
+    advice = advise(sizing, config, facts, tokens)
     if advice.flags:
         lines += ["", f"defaults that assume another machine, for requests of {tokens:,} tokens:"]
         lines += [f"  {flag}: {reason}" for flag, reason in advice.flags]
         then = f"with these the pool has {advice.then.pool.tokens:,} tokens, "
         lines.append(f"{then}and {advice.then.users(tokens):,} such requests run at once")
-    if own.kv_cache_dtype in LOW_PRECISION:
-        lines += ["", f"note: a KV cache in {own.kv_cache_dtype} is computed here; the server says whether it can"]
     if sizing.resolved.on_cuda:
         lines += ["", "note: a server also measures its largest step and its graphs; where these need more than the"]
         lines += ["share leaves, its pool is smaller than this"]
-    flags = " ".join(flag for flag, _ in advice.flags)
-    lines += ["", f"radixlm serve {config.model.model_path} {flags}".rstrip()]
+    lines += ["", " ".join(["radixlm serve", shlex.join(words), *(flag for flag, _ in advice.flags)])]
     return "\n".join(lines)
 
 

@@ -21,7 +21,6 @@ from radixlm.config.facts import HardwareFacts
 from radixlm.config.groups import Config
 from radixlm.config.resolve import Resolved, known, resolve
 
-LOW_PRECISION = {"fp8_e4m3": 1, "fp8_e5m2": 1}
 FEW_USERS = 4
 WORTH_IT = 0.1  # of the pool must be won for a larger share to be advised
 CPU_SHARE, CUDA_SHARE = 0.8, 0.92  # where nothing else needs the memory; the server measures its largest step besides
@@ -60,18 +59,18 @@ class Sizing:
 
     def report(self) -> list[str]:
         """The lines that the server would write at its start."""
-        return budget_report(self.resolved, self.pool, self.weights_bytes, self.available_bytes)
+        return budget_report(self.resolved, self.pool, self.weights_bytes)
 
 
-def size(config: Config, facts: HardwareFacts, card: ModelCard, kv_dtype: str = "auto") -> Sizing:
-    """Size `card` for a machine. `kv_dtype` other than auto is that of the KV pool.
+def size(config: Config, facts: HardwareFacts, card: ModelCard) -> Sizing:
+    """Size `card` for a machine.
 
     CapacityError, with what would help, when the model does not fit; ModelError when its weights cannot be counted.
     """
     if card.num_parameters <= 0:
         raise ModelError(f"{config.model.model_path}: how many weights it has cannot be told from its configuration")
     resolved = resolve(config, facts, card)
-    element_bytes = LOW_PRECISION.get(kv_dtype) or ELEMENT_BYTES[resolved.kv_dtype if kv_dtype == "auto" else kv_dtype]
+    element_bytes = ELEMENT_BYTES[resolved.kv_dtype]
     weights_bytes = card.num_parameters * ELEMENT_BYTES[resolved.config.model.dtype]
     gpu = facts.gpu if resolved.on_cuda else None
     available_bytes = facts.available_bytes if gpu is None else gpu.available_bytes
@@ -88,14 +87,14 @@ class Advice:
     then: Sizing
 
 
-def advise(sizing: Sizing, asked: Config, facts: HardwareFacts, request_tokens: int, kv_dtype: str = "auto") -> Advice:
+def advise(sizing: Sizing, asked: Config, facts: HardwareFacts, request_tokens: int) -> Advice:
     """What to set for requests of `request_tokens`. What was asked for is left alone."""
     found: list[tuple[str, str]] = []
     share = _better_share(sizing) if asked.cache.mem_fraction_static is None else None
     if share is not None:
         found.append((f"--mem-fraction-static {share[0]:g}", share[1]))
         asked = asked.replace(mem_fraction_static=share[0])
-        sizing = size(asked, facts, sizing.card, kv_dtype)
+        sizing = size(asked, facts, sizing.card)
     context = sizing.resolved.context_len
     few_tokens = sizing.pool.tokens // FEW_USERS
     if asked.model.context_length is None and context > few_tokens:
@@ -105,7 +104,7 @@ def advise(sizing: Sizing, asked: Config, facts: HardwareFacts, request_tokens: 
         reason += f"and the whole pool has {sizing.pool.bytes / GIB:.1f} GiB"
         found.append((f"--context-length {best}", reason))
         asked = asked.replace(context_length=best)
-        sizing = size(asked, facts, sizing.card, kv_dtype)
+        sizing = size(asked, facts, sizing.card)
     users = sizing.users(request_tokens)
     if asked.schedule.max_running_requests is None and 0 < users < sizing.running:
         each_tokens = sizing.pool.tokens // sizing.running
@@ -113,7 +112,7 @@ def advise(sizing: Sizing, asked: Config, facts: HardwareFacts, request_tokens: 
             f"{sizing.running:,} at once assume {each_tokens} tokens each; of {request_tokens} tokens {users} fit, "
         )
         found.append((f"--max-running-requests {users}", reason + "and more only push each other out of memory"))
-        sizing = size(asked.replace(max_running_requests=users), facts, sizing.card, kv_dtype)
+        sizing = size(asked.replace(max_running_requests=users), facts, sizing.card)
     return Advice(found, sizing)
 
 

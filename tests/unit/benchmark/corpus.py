@@ -8,9 +8,9 @@ LATENCIES = {
     f"{stat}_{name}_ms": value
     for name, values in {
         "e2e_latency": (1300.0, 1290.0, 40.0, 1350.0, 1360.0, 1380.0),
-        "ttft": (50.0, 50.0, 1.0, 51.0, 51.0, 52.0),
+        "ttft": (50.3, 50.3, 0.2, 50.6, 50.6, 50.6),
         "tpot": (9.8, 9.8, 0.1, 9.9, 10.0, 10.1),
-        "itl": (9.8, 9.7, 0.4, 10.0, 10.4, 12.0),
+        "itl": (9.8, 9.8, 0.1, 9.8, 9.8, 9.8),
     }.items()
     for stat, value in zip(("mean", "median", "std", "p90", "p95", "p99"), values, strict=True)
 }

@@ -65,6 +65,18 @@ SLOW_START = put(ttfts=[1.5, *TTFTS[1:]])
 GROWING = put(request_rate=20.0, ttfts=[0.05 + 0.02 * i for i in range(REQUESTS)])
 BURST = put(request_rate="inf")
 SGLANG_BURST = put(request_rate=None)  # as readers that make null of Infinity leave it
+# 20 requests at 8 per second should be over in 2.5 s and an answer; they took 9 s at 8 at once.
+HELD = put(
+    duration=9.0,
+    completed=20,
+    request_rate=8.0,
+    max_concurrency=8,
+    concurrency=6.8,
+    request_throughput=2.22,
+    errors=[""] * 20,
+    ttfts=TTFTS[:20],
+    p99_e2e_latency_ms=3300.0,
+)
 UNSTREAMED = put(stream=False, mean_ttft_ms=1300.0, mean_itl_ms=0.0)
 OPENAI_CHUNKS = put(backend="sglang-oai", mean_itl_ms=39.2)
 
@@ -77,6 +89,14 @@ TRIGGERS: list[tuple[str, str, Change]] = [
     ("totals", "sglang", put(total_output_tokens=130_000)),
     ("totals", "vllm", put(request_throughput=11.0)),
     ("totals", "sglang", put(concurrency=20.0)),
+    ("details", "radixlm", put(mean_ttft_ms=5.0)),
+    ("details", "sglang", put(p99_itl_ms=5.0)),
+    ("fields", "radixlm", put(mean_ttft_ms=None)),  # as NaN is read
+    ("fields", "sglang", put(duration="abc")),
+    ("fields", "vllm", put(mean_tpot_ms=-1.0)),
+    ("fields", "radixlm", without("completed")),
+    ("nothing-succeeded", "sglang", put(completed=0)),
+    ("inputs-too-short", "sglang", put(random_input_len=2048)),
     ("order", "radixlm", put(mean_ttft_ms=1400.0)),
     ("order", "vllm", put(p99_tpot_ms=1.0)),
     ("lengths-not-reached", "radixlm", shorter),
@@ -95,6 +115,7 @@ TRIGGERS: list[tuple[str, str, Change]] = [
     ("few-requests", "vllm", lambda raw: scaled(raw, 0.1)),
     ("above-saturation", "radixlm", GROWING),
     ("above-saturation", "vllm", GROWING),
+    ("above-saturation", "sglang", HELD),
     ("burst", "radixlm", BURST),
     ("burst", "sglang", SGLANG_BURST),
     ("burst", "vllm", BURST),
@@ -152,6 +173,10 @@ def test_what_only_looks_like_a_finding() -> None:
     assert "burst" not in rules("radixlm", put(request_rate="inf", max_concurrency=16))
     assert "itl-per-chunk" not in rules("sglang", put(mean_itl_ms=39.2))  # the native one counts tokens
     assert "range-ratio" not in rules("sglang", put(random_range_ratio=0.9))
+    few = put(duration=3.6, completed=20, num_prompts=20, request_rate=8.0, request_throughput=5.6)
+    assert "above-saturation" not in rules("radixlm", few)  # 20 arrivals at 8 per second take 2.5 s, give or take 0.6
+    assert "fields" not in rules("radixlm", put(slo_ttft_ms=None))
+    assert "few-requests" not in rules("sglang", put(completed=0))
 
 
 def test_evidence_holds_the_numbers() -> None:

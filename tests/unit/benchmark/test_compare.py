@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from radixlm.benchmark.compare import main, not_comparable, ratio_of, ratios, settings_that_differ
+from radixlm.benchmark.compare import copies, distinct, main, not_comparable, ratio_of, ratios, settings_that_differ
 from radixlm.benchmark.results import Result
 from tests.unit.benchmark.corpus import radixlm, vllm
 
@@ -17,8 +17,13 @@ def runs(*throughputs: float, **changes: Any) -> list[Result]:
 
 def test_ratio_and_its_error() -> None:
     one = ratio_of("x", [10.0, 12.0, 14.0], [15.0, 18.0, 21.0], True)
-    assert one.ratio == 1.5 and one.error == pytest.approx(1.5 * (2 * (1 / 36) / 3) ** 0.5)
-    assert one.verdict == "better" and ratio_of("x", [10.0, 12.0, 14.0], [15.0, 18.0, 21.0], False).verdict == "worse"
+    assert one.ratio == 1.5 and one.margin == pytest.approx(
+        3.18 * (4 / 3 + 9 / 3) ** 0.5 / 12
+    )  # 3.45 degrees of freedom
+    assert one.verdict == "within the spread"  # at three runs two standard errors would be too few
+    close = ([11.0, 12.0, 13.0], [17.0, 18.0, 19.0])
+    assert ratio_of("x", *close, True).verdict == "better" and ratio_of("x", *close, False).verdict == "worse"
+    assert ratio_of("x", [10.0, 10.0], [10.0, 10.0], True).verdict == "the same"
     assert ratio_of("x", [10.0, 14.0], [11.0, 14.0], True).verdict == "within the spread"
     assert ratio_of("x", [10.0], [20.0, 21.0], True).verdict == "spread unknown"
 
@@ -26,7 +31,7 @@ def test_ratio_and_its_error() -> None:
 def test_every_number_that_both_have() -> None:
     found = {one.label: one for one in ratios(runs(50.0, 51.0, 49.0), runs(25.0, 26.0, 24.0))}
     assert found["median TTFT ms"].ratio == 0.5 and found["median TTFT ms"].verdict == "better"
-    assert found["requests/s"].verdict == "within the spread" and found["median E2E ms"].ratio == 1.0
+    assert found["requests/s"].verdict == "the same" and found["median E2E ms"].ratio == 1.0
     theirs = [Result("vllm", "v", vllm())]
     assert {one.label for one in ratios(runs(50.0), theirs)} >= {"median E2E ms", "p99 TPOT ms"}
 
@@ -47,6 +52,22 @@ def test_every_number_that_both_have() -> None:
 def test_what_is_not_comparable(change: dict[str, Any], said: str | None) -> None:
     obstacles = not_comparable(runs(50.0), runs(50.0, **change))
     assert (not obstacles) if said is None else any(line.startswith(said) for line in obstacles)
+
+
+def test_copies_are_no_repetitions() -> None:
+    three, faster = runs(50.0, 50.0, 50.0), runs(49.5, 49.5, 49.5)
+    assert len(distinct(three)) == 1 and [one.where for one in distinct(runs(1.0, 2.0, 1.0))] == ["f:0", "f:1"]
+    assert all(one.verdict == "spread unknown" for one in ratios(distinct(three), distinct(faster)))
+    assert copies(three, faster) == ["A holds 2 runs twice; each counts once", "B holds 2 runs twice; each counts once"]
+    assert "a run of A is also in B" in copies(runs(1.0), runs(1.0))
+    assert copies(runs(1.0, 2.0), runs(3.0))[0].startswith("all runs of A have seed 42")
+
+
+def test_a_side_that_mixes_loads() -> None:
+    a = [*runs(1.0), *runs(2.0, backend="sglang-oai", request_rate=1.0, random_input_len=4096)]
+    said = not_comparable(a, a)
+    for words in ("backend: sglang, sglang-oai", "input length: 4096, 512", "request rate: 1.0, 10.0"):
+        assert f"A mixes loads, {words}" in said and f"B mixes loads, {words}" in said
 
 
 def test_settings_that_differ_are_told() -> None:

@@ -62,6 +62,7 @@ def test_perplexity_is_that_of_the_whole_text() -> None:
         options = EvalOptions(text="t", window=window, context=5)
         found = asyncio.run(score_text(Scorer(server), None, options, TEXT))
         assert found["scored_tokens"] == len(TEXT) - 1
+        assert ("perplexity_error" in found) == (window < len(TEXT))  # one window has no spread
         assert found["perplexity"] == pytest.approx(math.exp(nats / (len(TEXT) - 1)))
         assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(TEXT))
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from radixlm.base.client_key import KEY_VARIABLES
 from radixlm.base.errors import ConfigError
 from radixlm.benchmark.backends import BACKENDS, BodySettings, encode_body
 from radixlm.benchmark.options import base_url, build_parser, client_processes, headers, parse
@@ -33,10 +34,14 @@ def test_values() -> None:
 
 def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", "raw")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for name in KEY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     assert headers(parse([]).target) == {"Authorization": "raw"}
     monkeypatch.setenv("OPENAI_API_KEY", "word")
     assert headers(parse([]).target) == {"Authorization": "Bearer word"}
+    monkeypatch.setenv("RADIXLM_API_KEY", "ours")
+    assert headers(parse([]).target) == {"Authorization": "Bearer ours"}
+    assert headers(parse(["--api-key", "given"]).target) == {"Authorization": "Bearer given"}
     assert headers(parse(["--header", "Authorization=mine"]).target) == {"Authorization": "mine"}
 
 

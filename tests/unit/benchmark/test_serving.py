@@ -1,5 +1,6 @@
 """Whole runs against the stub in a process of its own, good and bad."""
 
+import asyncio
 import json
 import math
 import socket
@@ -11,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from radixlm.base.errors import RadixError
+from radixlm.benchmark.http1 import HttpClient, Target
 from radixlm.benchmark.options import parse
 from radixlm.benchmark.report import output_file_name, without_secrets
-from radixlm.benchmark.serving import main
+from radixlm.benchmark.scoring import Scorer
+from radixlm.benchmark.serving import main, wait_ready
 from tests.unit.benchmark.fakes import stub_server
 
 STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
@@ -120,6 +124,20 @@ def test_nobody_listens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         words = ["--ready-check-timeout-sec", "0", "--model", "m", "--warmup-requests", "0"]
         status, line = run(port, tmp_path / "out.jsonl", *SMALL, *words)
         assert status == 1 and line["failed"] == 24 and "cannot connect" in line["errors_sample"][0]
+
+
+class Refusing(HttpClient):
+    """A server that wants a key."""
+
+    async def fetch(self, method: str, path: str, timeout_s: float, body: bytes = b"") -> tuple[int, bytes]:
+        return 401, b'{"error":"Unauthorized"}'
+
+
+def test_a_refused_key_is_told_at_once() -> None:
+    client = Refusing(Target("there", 1))
+    for ask in (wait_ready(client, 60.0), Scorer(client).longest_tokens()):
+        with pytest.raises(RadixError, match=r"http://there:1.* wants a key \(status 401\): give --api-key"):
+            asyncio.run(asyncio.wait_for(ask, 0.5))
 
 
 def test_as_a_command(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Goodput against hand-made outcomes, and a sweep over the stub, whose speed is known."""
 
 import json
+import random
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
 from radixlm.benchmark.outcome import Outcome
+from radixlm.benchmark.overload import falls_behind
 from radixlm.benchmark.slo import Goodput, Slo
 from radixlm.benchmark.svg import Series, line_chart
 from radixlm.benchmark.sweep import Point, main, verdict
@@ -40,16 +42,39 @@ def test_bounds_hold_for_each_request() -> None:
     assert Goodput.of(Slo(slo_ttft_ms=500), [], 0.0, True) == Goodput(0.0, 0.0)
 
 
-def point(load: float, throughput: float, attainment: float) -> Point:
-    return Point(load, throughput, 0.0, throughput * attainment, (0.0, 0.0), attainment, 0.0, 0.0, 0)
+def queue(rate: float, count: int, seed: int, service_s: float = 0.1, failed: int = 0) -> list[Outcome]:
+    """One server that takes 0.5 to 1.5 times `service_s` for each, arrivals of a Poisson process."""
+    rng = random.Random(seed)
+    made, due_s, free_s = [], 0.0, 0.0
+    for index in range(count):
+        due_s += rng.expovariate(rate)
+        free_s = max(free_s, due_s) + service_s * rng.uniform(0.5, 1.5)
+        made.append(Outcome(index, due_s, due_s, free_s, error="refused" if index < failed else None))
+    return made
+
+
+def test_only_a_queue_that_grows_has_fallen_behind() -> None:
+    assert all(falls_behind(queue(rate, 100, seed)) for rate in (15.0, 30.0) for seed in range(20))
+    accused = sum(
+        falls_behind(queue(rate, count, seed)) for rate in (0.5, 5.0) for count in (8, 40) for seed in range(50)
+    )
+    assert accused == 0
+    assert not falls_behind(queue(50.0, 8, 1))  # too few to say
+    assert falls_behind(queue(1.0, 40, 1, failed=10)) and not falls_behind([])
+
+
+def point(load: float, attainment: float, behind: bool = False) -> Point:
+    return Point(load, load, 0.0, load * attainment, (0.0, 0.0), attainment, 0.0, 0.0, 0, behind)
 
 
 def test_verdict() -> None:
-    points = [point(1, 1, 1), point(2, 2, 0.95), point(4, 3.1, 0.3)]
+    points = [point(1, 1), point(2, 0.95, behind=True), point(3, 0.95), point(4, 0.3, behind=True)]
     said = verdict(points, Slo(slo_ttft_ms=1), True)
-    assert "up to rate 2" in said and "from rate 4 on less comes back" in said and "highest" not in said
+    assert "up to rate 3" in said and "from rate 4 on less comes back" in said and "highest" not in said
     assert "highest concurrency tried" in verdict(points[:2], Slo(slo_ttft_ms=1), False)
-    assert "try lower ones" in verdict(points[2:], Slo(slo_ttft_ms=1), True)
+    assert "try lower ones" in verdict(points[3:], Slo(slo_ttft_ms=1), True)
+    said = verdict([point(1, 1), point(2, 0.75), point(8, 0.95)], Slo(slo_ttft_ms=1), True)
+    assert "up to rate 1," in said and "8 keeps them though a lower rate does not" in said and "highest" not in said
 
 
 def test_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_an_encoder_has_pages_for_all_that_may_run_and_no_pool() -> None:
     assert pool.bytes == 0 and pool.pages == 64 + 2
     settled = settle(state, pool)
     assert settled.config.schedule.max_running_requests == 64
-    report = budget_report(settled, pool, GIB, 10 * GIB)
+    report = budget_report(settled, pool, GIB)
     assert "KV pool: none (an encoder keeps no keys and values)" in report
     assert "context length: 512 tokens" in report
     with pytest.raises(CapacityError, match="not enough memory"):

@@ -35,6 +35,7 @@ def test_percentiles_are_weighted_and_of_the_last_minute_only() -> None:
     for number in range(100):
         journal.add(record(number, first_token_s=(number + 1) / 1000, created=1000.0))
     journal.add(record(created=100.0, first_token_s=9.0))
+    journal.add(record(stream=False, first_token_s=0.5, created=1000.0))  # its first token came at its end
     journal.add(record(reason="abort", ended_s=50.0, first_token_s=None, last_token_s=None))
     found = journal.latency(
         [record(first_token_s=7.0, last_token_s=7.0 + 900.0, output_tokens=901, ended_s=None)], 1030.0

@@ -102,7 +102,7 @@ def test_once_prints_the_answer_and_nothing_else(conversation: Conversation) -> 
 
 
 def test_problems_have_a_cause(live: Live) -> None:
-    with pytest.raises(RadixError, match="Unauthorized"):
+    with pytest.raises(RadixError, match=r"wants a key.*--api-key"):
         list(Conversation(Client(live.base, "wrong")).ask("hi"))
     with pytest.raises(RadixError, match="no answer from"):
         list(Conversation(Client("127.0.0.1:9", None)).ask("hi"))
@@ -111,12 +111,31 @@ def test_problems_have_a_cause(live: Live) -> None:
 
 
 def test_a_command_line_that_contradicts_itself() -> None:
-    with pytest.raises(ConfigError, match="not both"):
-        chat.main(["demo", "--url", "http://x"])
+    for more in (["demo"], ["--port", "1"], ["--host", "x"]):
+        with pytest.raises(ConfigError, match="alone"):
+            chat.main([*more, "--url", "http://x"])
+    with pytest.raises(ConfigError, match="bogus is not a setting"):
+        chat.main(["--set", "bogus=3"])
+    with pytest.raises(ConfigError, match="temperature: Expected `float"):
+        chat.main(["--set", "temperature=abc"])
     with pytest.raises(ConfigError, match="unknown option --nonsense"):
         chat.main(["--nonsense"])
     with pytest.raises(ConfigError, match="a name and a value"):
         chat.main(["--set", "temperature"])
+
+
+def test_host_port_and_the_key_of_the_environment(
+    live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live.manager.script = lambda request: Script()
+    host, _, port = live.base.removeprefix("http://").rpartition(":")
+    monkeypatch.delenv("RADIXLM_API_KEY", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    assert chat.main(["--host", host, "--port", port, "-p", "hi", "--set", "temperature=0"]) == 0
+    assert capsys.readouterr().out == "Hello wörld\n"
+    monkeypatch.setenv("RADIXLM_API_KEY", "wrong")
+    with pytest.raises(RadixError, match="wants a key"):
+        chat.main(["--port", port, "-p", "hi"])
 
 
 def test_from_a_pipe(live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from radixlm.config.groups import Config
 from radixlm.kernels import selfcheck
 from radixlm.loader.source import ModelSource
 from radixlm.tools import checks
@@ -51,6 +52,21 @@ def test_whole_and_damaged_weights(tmp_path: Path) -> None:
     assert found.status == "fail" and "its header promises" in found.detail and "again" in found.advice
     (tmp_path / checks.INDEX).write_text("[]")
     assert weights(tmp_path).detail.endswith("is damaged")
+
+
+def test_a_broken_model_is_not_said_to_be_too_large(tmp_path: Path) -> None:
+    empty = list(checks.model(Config.from_flat({"model_path": str(tmp_path)})))
+    assert [(check.name, check.status) for check in empty[1:]] == [
+        ("weights", "fail"),
+        ("tokenizer", "fail"),
+        ("configuration", "fail"),
+    ]
+    assert not any("radixlm size" in check.advice for check in empty)
+    cut = tmp_path / "m.gguf"
+    cut.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 5, 5))
+    found = list(checks.model(Config.from_flat({"model_path": str(cut)})))
+    assert [check.name for check in found if check.status == "fail"] == ["weights"]
+    assert found[-1].advice == "download the file again"
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 8, struct.pack("<Q", 99) + b"{}", struct.pack("<Q", 2) + b"[]"])

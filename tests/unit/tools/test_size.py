@@ -8,6 +8,7 @@ import pytest
 from radixlm.base.errors import CapacityError, ConfigError, ModelError
 from radixlm.benchmark.gpu_matrix import MODELS
 from radixlm.config.capacity import kv_pool_tokens
+from radixlm.config.cli import read_serve
 from radixlm.config.groups import Config
 from radixlm.config.resolve import resolve
 from radixlm.loader.card import load_card
@@ -38,8 +39,8 @@ def test_it_is_the_servers_arithmetic(qwen: Path) -> None:
     pool = kv_pool_tokens(resolve(config(), facts, card), card, 2 * card.num_parameters, facts.gpu.available_bytes, 2)
     assert sizing.pool == pool and sizing.kv_bytes_per_token == 147_456
     assert sizing.users(1024) == min(pool.tokens // 1024, sizing.running) and sizing.users(41_000) == 0
-    half = size(config(), facts, card, "fp8_e4m3")
-    assert half.kv_bytes_per_token == 73_728 and half.pool.tokens == pytest.approx(2 * pool.tokens, rel=0.001)
+    double = size(config(kv_cache_dtype="float32"), facts, card)
+    assert double.kv_bytes_per_token == 294_912 and double.pool.tokens == pytest.approx(pool.tokens / 2, rel=0.001)
     assert f"max_total_num_tokens={pool.tokens}" in sizing.report()[-1]
 
 
@@ -72,8 +73,23 @@ def test_the_command(qwen: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "not enough memory" in capsys.readouterr().err
     assert main([str(qwen), "--device", "cpu", "--memory", "64G", "--dtype", "bfloat16"]) == 0
     assert "CPU" in capsys.readouterr().out
+    assert main([str(qwen), "--kv-cache-dtype", "fp8_e4m3"]) == 1
+    assert "'fp8_e4m3' is not one of: auto, bf16" in capsys.readouterr().err
     for bad in (["--gpu", "what"], ["--gpu", "L4", "--memory", "1G"], ["--memory", "x"], ["--request-tokens", "0"]):
         assert main([str(qwen), *bad]) == 1 and capsys.readouterr().err.startswith("error:")
+
+
+def test_the_command_that_it_prints_starts_what_was_sized(qwen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--kv-cache-dtype", "float32", "--page-size", "32", "--mem-fraction-static", "0.9", "--device", "cuda"]
+    assert main([str(qwen), *given, "--gpu", "H100", "--context", "4k", "--request-tokens", "2000"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    words = shown[-1].split()
+    assert words[:2] == ["radixlm", "serve"]
+    asked = read_serve(words[2:]).flat()
+    assert {"kv_cache_dtype": "float32", "page_size": 32, "mem_fraction_static": 0.9}.items() <= asked.items()
+    assert (asked["device"], asked["context_length"], asked["model_path"]) == ("cuda", 4000, str(qwen))
+    assert asked["max_running_requests"] is not None  # what is advised stands behind
+    assert any("GiB float32 (" in line for line in shown)
 
 
 def test_machines() -> None:

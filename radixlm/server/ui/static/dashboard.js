@@ -11,7 +11,7 @@ const POOL = [
   ["kv_available_tokens", "free", "grey"],
 ];
 const LATENCIES = [
-  ["ttft", "First token", "blue"],
+  ["ttft", "First token of streams", "blue"],
   ["inter_token", "Between tokens", "teal"],
   ["e2e", "Whole answer", "grey"],
 ];
