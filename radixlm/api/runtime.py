@@ -63,7 +63,8 @@ class Model:
         source = resolve(asked.model_path, asked.revision, asked.download_dir)
         card = load_card(source, json.loads(asked.json_model_override_args), asked.is_embedding)
         tokenizer = load_tokenizer(source, asked.tokenizer_path)
-        return Model(source, card, tokenizer, load_chat_template(tokenizer, config.server.chat_template))
+        defaults = json.loads(config.server.default_chat_template_kwargs)
+        return Model(source, card, tokenizer, load_chat_template(tokenizer, config.server.chat_template, defaults))
 
 
 class Runtime:

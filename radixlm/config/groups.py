@@ -129,7 +129,16 @@ class ServerConfig:
     )
     enable_return_hidden_states: bool = flag(False, "let requests have the model's hidden states")
     enable_cache_report: bool = flag(False, "tell cached prompt tokens in usage.prompt_tokens_details")
-    chat_template: str | None = flag(None, "Jinja file used in place of the model's chat template")
+    chat_template: str | None = flag(
+        None,
+        "Jinja file used in place of the model's chat template, or alpaca, chatml, gemma, llama-2, llama-3, vicuna",
+    )
+    default_chat_template_kwargs: str = flag(
+        "{}",
+        "JSON object of variables for the chat template, which a request's chat_template_kwargs overrule",
+        parse=json_text,
+        metavar="JSON",
+    )
     reasoning_parser: str | None = flag(
         None,
         "format of the model's thinking, which is split from its answers; `auto` reads the chat template",

@@ -1,9 +1,11 @@
 """Chat messages to prompt text with the model's Jinja template, sandboxed. Knows no ids and no request route."""
 
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from datetime import datetime
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 from radixlm.base.errors import ConfigError, ModelError, RequestError
 from radixlm.loader.tokenizer import Tokenizer
@@ -21,6 +24,7 @@ _PROBED_ROLES = ("system", "user", "assistant")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "latest_reminder")
 RENDER_LIMIT_S = 10.0  # a template that takes longer than this is stopped
 PROBE_LIMIT_S = 1.0  # the same for each of the few renderings by which a template is looked at, at start
+MOST_MADE, MOST_BITS = 1 << 26, 1 << 14  # what an operator may make: characters or items; bits of a whole number
 _DEADLINE = "_radixlm_deadline_s"  # the variable in which a rendering finds when it must have ended (monotonic)
 
 
@@ -39,10 +43,18 @@ class ChatTemplate:
         source: the templates' text.
     """
 
-    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
-        """Compile `templates` (by name, "default" must be there). ModelError when one has a syntax error."""
+    def __init__(
+        self,
+        templates: Mapping[str, str],
+        special_tokens: Mapping[str, str],
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Compile `templates` (by name, "default" must be there). ModelError when one has a syntax error.
+
+        `defaults`: variables that every rendering has unless it brings its own.
+        """
         environment = _environment()
-        self._special_tokens = dict(special_tokens)
+        self._variables = {**special_tokens, **(defaults or {})}
         try:
             self._compiled = {
                 name: environment.from_string(_watched(environment.parse(text))) for name, text in templates.items()
@@ -85,7 +97,7 @@ class ChatTemplate:
         compiled = self._compiled["default"]
         if tools:
             compiled = self._compiled.get("tool_use", compiled)
-        variables = {**self._special_tokens, **kwargs, "add_generation_prompt": add_generation_prompt}
+        variables = {**self._variables, **kwargs, "add_generation_prompt": add_generation_prompt}
         return _render(compiled, history, tools, variables, limit_s) + beginning
 
     def _fitted(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +114,7 @@ class ChatTemplate:
         """Whether the probe's text, and nothing of how it is wrapped, is in a prompt that has it as a message."""
         turn = {"role": "user", "content": "x"}
         history = {"user": [probe], "assistant": [turn, probe, turn]}.get(probe["role"], [probe, turn])
-        variables = {**self._special_tokens, "add_generation_prompt": True}
+        variables = {**self._variables, "add_generation_prompt": True}
         try:
             text = _render(self._compiled["default"], history, None, variables, PROBE_LIMIT_S)
         except Exception:  # whatever a template does with a value that it was not made for
@@ -121,16 +133,28 @@ def text_of(content: str | list[dict[str, Any]] | None) -> str:
     return " ".join(part["text"] for part in content)
 
 
-def load_chat_template(tokenizer: Tokenizer, override: str | None = None) -> ChatTemplate | None:
-    """The model's template, or the one in the file `override` (--chat-template); None when there is neither."""
+def built_in_templates() -> dict[str, Path]:
+    """The files that --chat-template knows by name."""
+    return {path.stem: path for path in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}
+
+
+def load_chat_template(
+    tokenizer: Tokenizer, override: str | None = None, defaults: Mapping[str, Any] | None = None
+) -> ChatTemplate | None:
+    """The model's template, or the one that `override` names (--chat-template: a file, or one of ours); None when
+    there is neither."""
     if override is None:
         templates = tokenizer.chat_templates
-        return ChatTemplate(templates, tokenizer.special_tokens) if "default" in templates else None
+        return ChatTemplate(templates, tokenizer.special_tokens, defaults) if "default" in templates else None
     path = Path(override).expanduser()
     if not path.is_file():
-        raise ConfigError(f"--chat-template {override}: there is no such file (built-in template names are not known)")
+        known = built_in_templates()
+        if override not in known:
+            names = ", ".join(known)
+            raise ConfigError(f"--chat-template {override}: there is no such file, and it is none of {names}")
+        path = known[override]
     try:
-        return ChatTemplate({"default": path.read_text("utf-8")}, tokenizer.special_tokens)
+        return ChatTemplate({"default": path.read_text("utf-8")}, tokenizer.special_tokens, defaults)
     except (ModelError, ValueError, OSError) as error:
         raise ConfigError(f"--chat-template {override}: {error}") from error
 
@@ -255,7 +279,9 @@ def _in_time(context: jinja2.runtime.Context, value: str) -> str:
 
 
 def _watched(template: nodes.Template) -> nodes.Template:
-    """The same template, which looks at the clock in every turn of a loop and every call of a macro."""
+    """The same template, which looks at the clock in every turn of a loop and every call of a macro, and in which
+    every operator can be measured."""
+    _Joined().visit(template)
     places: list[nodes.For | nodes.Macro] = [*template.find_all(nodes.For), *template.find_all(nodes.Macro)]
     for node in places:
         look = nodes.Filter(nodes.Const(""), "in_time", [], [], None, None)
@@ -273,10 +299,50 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """No operator makes a text, list or number so large that it takes long, or takes the memory."""
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        numbers = isinstance(left, int) and isinstance(right, int)
+        if _size_of(operator, left, right) > (MOST_BITS if numbers else MOST_MADE):
+            raise jinja2.TemplateRuntimeError(f"the template makes something too large with {operator}")
+        return super().call_binop(context, operator, left, right)
+
+
+def _size_of(operator: str, left: Any, right: Any) -> float:
+    """Of the result, at most: characters, items, or bits."""
+    if operator == "%":
+        return max((int(width) for width in re.findall(r"\d+", left)), default=0) if isinstance(left, str) else 0
+    if isinstance(left, int) and isinstance(right, int):
+        bits = left.bit_length(), right.bit_length()
+        return bits[0] * abs(right) if operator == "**" else sum(bits)
+    sizes = [len(value) for value in (left, right) if isinstance(value, Sized)]
+    if operator == "*" and sizes:
+        times = next((value for value in (left, right) if isinstance(value, int)), 1)
+        return sizes[0] * times
+    return sum(sizes)
+
+
+class _Joined(NodeTransformer):
+    """`a ~ b` as the sum of two texts, so that it is measured like one."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
+        self.generic_visit(node)
+        texts: list[nodes.Expr] = [nodes.Filter(part, "string", [], [], None, None) for part in node.nodes]
+        whole = reduce(nodes.Add, texts)
+        whole.set_lineno(node.lineno)
+        return whole
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     """The environment that chat templates on the hub are written for (transformers' conventions)."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    environment = _Sandbox(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, loopcontrols],
+        optimized=False,  # constants are worked out when they are needed, under the same limits
     )
     environment.filters["tojson"] = _tojson
     environment.filters["in_time"] = _in_time

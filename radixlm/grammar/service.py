@@ -33,7 +33,7 @@ from radixlm.grammar.limits import why_refused
 from radixlm.grammar.table import BACKENDS
 
 logger = log.get(__name__)
-DEADLINE_S = 10.0  # from a grammar's turn in the quick lane to the verdict, whatever happens in between
+DEADLINE_S = 10.0  # from a grammar's turn in a lane to the verdict there, whatever happens in between
 QUICK_CPU_S, SLOW_CPU_S = 0.25, 3.0  # processor time for trying a grammar out, and then again for making it here
 TIMEOUT_KEPT_S = 10.0  # so long a grammar that was too slow is not tried again
 MOST_KEPT = 512
@@ -42,8 +42,8 @@ MOST_KEPT_BYTES = 1 << 30
 
 @dataclass(eq=False)
 class _Job:
-    """A grammar that is being made. `due_s` by the service's clock; it has all the time until its turn has come, for a
-    burst of grammars is no fault of any of them."""
+    """A grammar that is being made. `due_s` by the service's clock; it has all the time until its turn in a lane has
+    come, for a burst of grammars is no fault of any of them."""
 
     source: Source
     due_s: float = math.inf
@@ -122,11 +122,12 @@ class CompileService:
     # ---- on a lane's thread
 
     def _work(self, job: _Job, lane: "_Lane") -> None:
-        job.due_s = min(job.due_s, self._clock.now_s() + self._deadline_s)
+        job.due_s = self._clock.now_s() + self._deadline_s
         try:
             job.made = self._compile(job, lane)
         except GrammarTooHeavy as error:
             if lane.heavier is not None:
+                job.due_s = math.inf
                 lane.heavier.submit(self._work, job)
                 return
             job.made = error

@@ -9,6 +9,7 @@ from radixlm.parsers.tools.toolbox import Tool
 
 Choice = Literal["none", "auto", "required"] | str  # any other string is the name of the function to call
 WORDS = ("none", "auto", "required")
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def _tag(tools: Sequence[Tool], frame: Frame, at_least_one: bool, stop_after_fir
 
 
 def _schema(tool: Tool) -> dict[str, Any]:
-    return {"type": "object", **tool.parameters}
+    return {"type": "object", **tool.parameters} if tool.parameters else _NO_PARAMETERS
 
 
 def _array(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def _array(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
 
 
 def _item(tool: Tool, definitions: dict[str, Any]) -> dict[str, Any]:
-    parameters = dict(tool.parameters) or {"type": "object"}
+    parameters = dict(tool.parameters or _NO_PARAMETERS)
     for word in ("$defs", "definitions"):
         for name, definition in (parameters.pop(word, None) or {}).items():
             definitions[f"{tool.name}.{name}"] = _moved(definition, tool.name)

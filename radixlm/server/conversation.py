@@ -13,7 +13,7 @@ from radixlm.server.services import Services
 from radixlm.server.tooling import ToolUse
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "limit_s")
+_RESERVED_KWARGS = ("messages", "tools", "add_generation_prompt", "continue_final_message", "limit_s", "self")
 _INLINE_CHARS = 16 * 1024  # longer histories, in characters or in messages, are rendered off the event loop
 _INLINE_MESSAGES = 64
 _INLINE_LIMIT_S = 0.05  # everybody waits; a template that takes longer begins again on a thread

@@ -1,12 +1,15 @@
 """/parse_function_call and /separate_reasoning: the parsers on texts that were made elsewhere. Generates nothing."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from radixlm.base.errors import ConfigError, RequestError
 from radixlm.base.registry import Registry
-from radixlm.parsers.events import Answer, Content, Reasoning, merged
+from radixlm.parsers.events import Answer, Content, Event, Reasoning, merged
+from radixlm.parsers.machine import Machine
 from radixlm.parsers.reasoning.base import ReasoningFormat
 from radixlm.parsers.reasoning.table import REASONING
 from radixlm.parsers.tools.base import ToolFormat
@@ -32,6 +35,7 @@ class ReasoningBody(msgspec.Struct, kw_only=True, frozen=True):
     return_blocks: bool | None = None
 
 
+MOST_CHARS = 256 * 1024  # of a text; answers of models are far shorter
 _calls = msgspec.json.Decoder(CallBody)
 _reasoning = msgspec.json.Decoder(ReasoningBody)
 
@@ -48,13 +52,20 @@ def _named(
         raise RequestError(str(error), field) from None
 
 
+async def _parsed(parser: Machine, text: str) -> Sequence[Event]:
+    """What `parser` makes of the text, beside the event loop: some texts take it long."""
+    if len(text) > MOST_CHARS:
+        raise RequestError(f"text has {len(text)} characters, more than {MOST_CHARS}", "text")
+    return await asyncio.to_thread(lambda: [*parser.feed(text), *parser.finish()])
+
+
 async def handle_parse(exchange: Exchange) -> None:
     body = decode(await exchange.body(), _calls)
     own = exchange.services.tool_call_parser
     form: ToolFormat = _named(TOOL_CALLS, body.tool_call_parser, own, "tool_call_parser")
     toolbox = toolbox_of(body.tools)
-    parser, answer = form(toolbox), Answer()
-    answer.take([*parser.feed(body.text), *parser.finish()])
+    answer = Answer()
+    answer.take(await _parsed(form(toolbox), body.text))
     places = {tool.name: index for index, tool in enumerate(toolbox.tools)}
     calls = [
         {"tool_index": places[call.name], "name": call.name, "parameters": call.arguments} for call in answer.calls
@@ -67,8 +78,7 @@ async def handle_separate(exchange: Exchange) -> None:
     body = decode(await exchange.body(), _reasoning)
     own = exchange.services.reasoning_parser
     form: ReasoningFormat = _named(REASONING, body.reasoning_parser, own, "reasoning_parser")
-    parser = form.parser(form.inside_without_prompt)
-    events = merged([*parser.feed(body.text), *parser.finish()])
+    events = merged(await _parsed(form.parser(form.inside_without_prompt), body.text))
     answer = Answer()
     answer.take(events)
     result: dict[str, Any] = {"reasoning_text": answer.reasoning, "text": answer.content}

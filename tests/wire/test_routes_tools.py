@@ -435,6 +435,8 @@ def test_parse_function_call(live):
             {"tool_index": 1, "name": "ping", "parameters": "{}"},
         ],
     }
+    long = live.http.post("/parse_function_call", json=body | {"text": "x" * 300_000})
+    assert long.status_code == 400 and long.json()["error"]["param"] == "text"
     refused = live.http.post("/parse_function_call", json=body | {"tool_call_parser": "nope"})
     assert refused.status_code == 400 and "unknown tool-call parser 'nope'" in refused.json()["error"]["message"]
     del body["tool_call_parser"]

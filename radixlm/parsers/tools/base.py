@@ -16,6 +16,7 @@ from radixlm.parsers.tools.values import escaped, json_text
 _NAMES = ("name", "tool_name", "function")
 _ARGUMENTS = ("arguments", "parameters")
 _BESIDE = ("type", "id", "tool_call_id")
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _NAME = re.compile(r"[^\s<>{}()\[\]\"'`]+")
 
 
@@ -128,9 +129,9 @@ class ToolParser(Machine, ABC):
             self._opened += 1
 
     def argue(self, text: str) -> None:
-        """More argument text of the open call."""
+        """More argument text of the open call. Half a surrogate pair, which no answer can carry, becomes U+FFFD."""
         if self._known:
-            self.emit(ToolArguments(self._opened - 1, text))
+            self.emit(ToolArguments(self._opened - 1, _HALF_PAIR.sub("\ufffd", text)))
 
     def end_call(self) -> None:
         if self.in_call:

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from contextlib import suppress
 from typing import ClassVar
 
 from radixlm.parsers.reader import EndOfText, Malformed, Read, Tags
@@ -115,11 +116,11 @@ _DOUBLE = Tags('"', "\\")
 
 
 def _json_of(literal: str) -> str:
-    """A Python or JSON literal as JSON; as it is where it is neither."""
-    try:
-        return json.dumps(ast.literal_eval(literal), ensure_ascii=False, allow_nan=False)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return literal
+    """A Python or JSON literal as JSON; the text of any other expression as a string, for none is evaluated."""
+    for read in (ast.literal_eval, json.loads):
+        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            return json.dumps(read(literal), ensure_ascii=False, allow_nan=False)
+    return json.dumps(literal, ensure_ascii=False)
 
 
 class Lfm2(Pythonic):

@@ -73,6 +73,7 @@ def test_every_working_flag_can_be_given() -> None:
     words = {int: ["5"], float: ["0.5"], str: ["text"], bool: []}
     own_words = {
         "json_model_override_args": ["{}"],
+        "default_chat_template_kwargs": ["{}"],
         "extra_metric_labels": ['{"a": "b"}'],
         "radix_eviction_policy_config": ['{"threshold": 2}'],
         "kv_events_config": ['{"publisher": "zmq"}'],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from radixlm.base.errors import ConfigError, ModelError, RequestError
-from radixlm.frontend.template import ChatTemplate, RenderTimeout, load_chat_template
+from radixlm.frontend.template import ChatTemplate, RenderTimeout, built_in_templates, load_chat_template
 from tests.helpers.vocabularies import byte_level
 
 TURNS = """\
@@ -181,6 +181,59 @@ def test_variables_reach_the_template() -> None:
     assert template("{{ x }}{{ bos_token }}{{ messages | length }}").render([user("a")], x=1, bos_token="b") == "1b1"
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("chatml", "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"),
+        ("llama-2", "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST]"),
+        (
+            "llama-3",
+            "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nU"
+            "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        ("gemma", "<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\n"),
+        ("vicuna", "S USER: U ASSISTANT:"),
+        ("alpaca", "S\n\n### Instruction:\nU\n\n### Response:\n"),
+    ],
+)
+def test_built_in_templates(name: str, expected: str) -> None:
+    found = ChatTemplate({"default": built_in_templates()[name].read_text()}, {"bos_token": "<s>", "eos_token": "</s>"})
+    history = [{"role": "system", "content": "S"}, user("U")]
+    assert found.render(history) == expected
+    whole = found.render([*history, {"role": "assistant", "content": "A"}, user("V")])
+    assert whole.index("S") < whole.index("U") < whole.index("A") < whole.index("V")
+    bare = ChatTemplate({"default": built_in_templates()[name].read_text()}, {})
+    assert bare.render([user("U"), {"role": "assistant", "content": "A"}, user("V")])
+
+
+def test_default_variables_give_way_to_a_requests() -> None:
+    mine = ChatTemplate({"default": "{{ x }}{{ y }}"}, {}, {"x": 1, "y": 2})
+    assert mine.render([user("a")]) == "12" and mine.render([user("a")], y=3) == "13"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{% set n = 9 %}{{ n ** (n ** n) }}",
+        "{{ 'a' * 10 ** 10 }}",
+        "{{ 10 ** 10 * [1] }}",
+        "{{ '%9999999999d' % 1 }}",
+    ],
+)
+def test_what_operators_make_is_limited(text: str) -> None:
+    never = template("{% if false %}" + text + "{% endif %}fine")
+    assert never.render([user("a")]) == "fine"
+    with pytest.raises(RequestError, match="something too large"):
+        template(text).render([user("a")])
+
+
+def test_operators_do_what_they_did() -> None:
+    text = "{{ 'a' ~ 1 ~ none }}{{ 2 * 3 }}{{ 'x' * 2 }}{{ [1] + [2] }}{{ 7 % 3 }}{{ '%s-%d' % ('a', 5) }}{{ 2 ** 10 }}"
+    assert template(text).render([user("a")]) == "a1None6xx[1, 2]1a-51024"
+
+
 def test_templates_are_found(tmp_path: Path) -> None:
     found = load_chat_template(byte_level())
     assert found is not None and found.render([user("a")]) == "<|user|>a"
@@ -191,7 +244,7 @@ def test_templates_are_found(tmp_path: Path) -> None:
     file.write_text("{% if %}")
     with pytest.raises(ConfigError, match="line 1"):
         load_chat_template(byte_level(), str(file))
-    with pytest.raises(ConfigError, match="no such file"):
-        load_chat_template(byte_level(), "chatml")
+    with pytest.raises(ConfigError, match="no such file, and it is none of alpaca, chatml"):
+        load_chat_template(byte_level(), "chatmml")
     with pytest.raises(ModelError, match="syntax error"):
         template("{{ ")

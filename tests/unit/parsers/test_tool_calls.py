@@ -40,6 +40,23 @@ def test_whole(case: Case) -> None:
     assert answer.reasoning == ""
 
 
+@pytest.mark.parametrize("value", ["1+2", "x", "{1, 2}", "05", "9**9", 'float("inf")', 'b"x"', "-", "__import__('os')"])
+def test_pythonic_expressions_are_texts(value: str) -> None:
+    call = parse("pythonic", [f"[get_weather(city={value})]"]).calls[0]
+    assert json.loads(call.arguments) == {"city": value}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pythonic", '[get_weather(city="\\ud800")]'),
+        ("hermes", '<tool_call>{"name":"get_weather","arguments":"{\\"city\\":\\"\\ud800\\"}"}</tool_call>'),
+    ],
+)
+def test_half_a_surrogate_pair_can_be_sent(name: str, text: str) -> None:
+    assert "city" in parse(name, [text]).calls[0].arguments.encode().decode()
+
+
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_one_character_at_a_time(case: Case) -> None:
     assert parse(case.parser, case.text) == parse(case.parser, [case.text])
