@@ -69,9 +69,9 @@ class NativeCPU(AttentionBackend):
         )
         offsets = np.cumsum(counts, dtype=np.int32) - counts
         table, index = batch.page_table, batch.kv_index.contiguous()
-        order, pieces = self._pieces(slots, starts, counts, table.numpy(), batch.page_size)
         if table.dtype is not torch.int32 or table.stride(1) != 1:
             raise ValueError("the page table must be int32 with contiguous rows")
+        order, pieces = self._pieces(slots, starts, counts, table.numpy(), batch.page_size)
         step = AttentionStep(
             slots=slots.ctypes.data,
             starts=starts.ctypes.data,
@@ -143,18 +143,16 @@ class NativeCPU(AttentionBackend):
 
     def _together(self, groups: Sequence[SharedPrefix], starts: I32) -> Iterator[npt.NDArray[np.int64]]:
         """Pieces of rows with a shared prefix, and the work of each; enough of them for all threads."""
-        kv_heads, first = self.facts.num_kv_heads, 0
+        kv_heads, row = self.facts.num_kv_heads, 0
         for group in groups:
             parts = -(-PIECES_PER_THREAD * torch.get_num_threads() // (kv_heads * len(groups)))
             parts = max(min(parts, len(group.rows) // LEAST_TOGETHER), -(-len(group.rows) // self._piece_rows))
-            for rows in np.array_split(np.arange(len(group.rows)), parts):
-                keys = group.keys * (1 + len(rows)) + int((starts[[group.rows[i] for i in rows]] - group.keys).sum())
-                row, last_row = first + int(rows[0]), first + int(rows[-1]) + 1
-                heads = np.arange(kv_heads)
-                piece = np.broadcast_to([row, last_row, 0, 1, 0, 0, group.keys, keys], (kv_heads, 8)).copy()
-                piece[:, 4], piece[:, 5] = heads, heads + 1
-                yield piece
-            first += len(group.rows)
+            for rows in np.array_split(np.array(group.rows), parts):
+                last_row, work = row + len(rows), group.keys + int(starts[rows].sum())
+                yield np.array(
+                    [(row, last_row, 0, 1, head, head + 1, group.keys, work) for head in range(kv_heads)], np.int64
+                )
+                row = last_row
 
     def _alone(self, starts: I32, counts: I32, before: int) -> npt.NDArray[np.int64]:
         """Pieces of one row each and the work of each; `before`: rows that come earlier in the order."""

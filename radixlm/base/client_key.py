@@ -2,6 +2,8 @@
 
 import os
 
+from radixlm.base.errors import RadixError
+
 KEY_VARIABLES = ("RADIXLM_API_KEY", "OPENAI_API_KEY")
 KEY_HELP = f"the server's API key (${', else $'.join(KEY_VARIABLES)})"
 REFUSED = (401, 403)
@@ -16,3 +18,9 @@ def refusal(url: str, status: int) -> str:
     """What to tell the user when a server answers with one of REFUSED."""
     wanted = "wants a key" if status == 401 else "does not allow this with the key that it got"
     return f"{url} {wanted} (status {status}): give --api-key, or set {KEY_VARIABLES[0]}"
+
+
+def check_key(url: str, status: int) -> None:
+    """RadixError when a server at `url` has answered that the key will not do."""
+    if status in REFUSED:
+        raise RadixError(refusal(url, status))

@@ -308,9 +308,8 @@ def _came_late(result: Result, rate_per_s: float) -> bool:
     if duration is None or not sent:
         return False
     e2e, ttft = result.latency("e2e_latency", "p99"), result.latency("ttft", "p99")
-    answer_s = (
-        max(e2e - ttft, 0.0) / 1000 if e2e is not None and ttft is not None else 0.0
-    )  # without the wait before it
+    # An answer's own time: what comes after its first token, without the wait before it.
+    answer_s = 0.0 if e2e is None or ttft is None else max(e2e - ttft, 0.0) / 1000
     return duration - sent / rate_per_s - answer_s > CHANCE * math.sqrt(sent) / rate_per_s
 
 

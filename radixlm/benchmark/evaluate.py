@@ -18,9 +18,8 @@ import msgspec
 from radixlm.base.client_key import KEY_HELP
 from radixlm.base.errors import ConfigError, RadixError
 from radixlm.benchmark.commandline import Program, append_line, command
-from radixlm.benchmark.http1 import HttpClient, target_of
 from radixlm.benchmark.launched import at
-from radixlm.benchmark.options import TargetOptions, headers
+from radixlm.benchmark.options import client_at
 from radixlm.benchmark.scoring import Scorer, Scores
 from radixlm.benchmark.workers import run_async
 from radixlm.config.flags import at_least, flag
@@ -77,12 +76,8 @@ def _main(argv: Sequence[str] | None) -> int:
 
 async def run(url: str, options: EvalOptions, text: str | None, tasks: "list[Task] | None") -> dict[str, Any]:
     """Everything that was asked for, as one flat mapping."""
-    own = HttpClient(target_of(url, headers(TargetOptions(api_key=options.api_key))))
-    other = (
-        None
-        if options.against is None
-        else HttpClient(target_of(options.against, headers(TargetOptions(api_key=options.api_key))))
-    )
+    own = client_at(url, options.api_key)
+    other = None if options.against is None else client_at(options.against, options.api_key)
     result: dict[str, Any] = {}
     try:
         if text is not None:

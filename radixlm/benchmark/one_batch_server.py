@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from radixlm.base.client_key import KEY_HELP, REFUSED, refusal
+from radixlm.base.client_key import KEY_HELP, check_key
 from radixlm.base.errors import RadixError
 from radixlm.benchmark.batch_stream import BatchAnswer, generate_batch
 from radixlm.benchmark.commandline import Program, append_line, command, table
-from radixlm.benchmark.http1 import HttpClient, HttpFailure, target_of
+from radixlm.benchmark.http1 import HttpClient, HttpFailure
 from radixlm.benchmark.launched import at
-from radixlm.benchmark.options import TargetOptions, headers
+from radixlm.benchmark.options import client_at
 from radixlm.benchmark.workers import run_async
 from radixlm.config.flags import at_least, flag, within
 
@@ -73,7 +73,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 async def run(url: str, options: CaseOptions) -> list[dict[str, Any]]:
     """Every batch that the server can hold; the result lines. RadixError when one fails."""
-    client = HttpClient(target_of(url, headers(TargetOptions(api_key=options.api_key))))
+    client = client_at(url, options.api_key)
     rng = np.random.default_rng(options.seed)
     warmed: set[int] = set()
     lines = []
@@ -116,8 +116,7 @@ async def _server_info(client: HttpClient) -> dict[str, Any]:
         status, body = await client.fetch("GET", "/server_info", 10.0)
     except HttpFailure as failure:
         raise RadixError(str(failure)) from None
-    if status in REFUSED:
-        raise RadixError(refusal(client.target.url, status))
+    check_key(client.target.url, status)
     if status != 200:
         raise RadixError(f"/server_info answered {status}: one-batch-server needs a server with SGLang's routes")
     info: dict[str, Any] = msgspec.json.decode(body)

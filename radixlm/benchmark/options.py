@@ -11,6 +11,7 @@ from radixlm.base.errors import ConfigError
 from radixlm.benchmark.backends import BACKENDS
 from radixlm.benchmark.commandline import Program
 from radixlm.benchmark.datasets.spec import CHAT_DATASETS, DatasetSpec
+from radixlm.benchmark.http1 import HttpClient, target_of
 from radixlm.config.flags import at_least, flag, json_object
 
 
@@ -209,6 +210,11 @@ def headers(options: TargetOptions) -> dict[str, str]:
         name, _, value = word.partition("=")
         found[name] = value
     return found
+
+
+def client_at(url: str, api_key: str | None) -> HttpClient:
+    """A client for the server at `url`, not yet connected, with the headers of the key and the environment."""
+    return HttpClient(target_of(url, headers(TargetOptions(api_key=api_key))))
 
 
 def client_processes(options: LoadOptions, num_requests: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from radixlm.base.client_key import REFUSED, refusal
+from radixlm.base.client_key import check_key
 from radixlm.base.errors import RadixError
 from radixlm.benchmark.http1 import HttpClient, HttpFailure
 
@@ -102,6 +102,5 @@ class Scorer:
             status, answer = await self._client.fetch(method, path, TIMEOUT_S, body)
         except HttpFailure as failure:
             raise RadixError(str(failure)) from None
-        if status in REFUSED:
-            raise RadixError(refusal(self.url + path, status))
+        check_key(self.url + path, status)
         return status, answer

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from radixlm.base.client_key import KEY_HELP, REFUSED, refusal
+from radixlm.base.client_key import KEY_HELP, check_key
 from radixlm.base.errors import RadixError
 from radixlm.benchmark.commandline import Program, command, table
-from radixlm.benchmark.http1 import HttpClient, HttpFailure, target_of
+from radixlm.benchmark.http1 import HttpClient, HttpFailure
 from radixlm.benchmark.launched import at
-from radixlm.benchmark.options import TargetOptions, headers
+from radixlm.benchmark.options import client_at
 from radixlm.benchmark.workers import run_async
 from radixlm.config.flags import at_least, flag, json_text
 
@@ -65,7 +65,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 async def run(url: str, options: StructuredOptions) -> tuple[list[float], list[float]]:
     """Output tokens per second of each round, free and structured. RadixError when a request fails."""
-    client = HttpClient(target_of(url, headers(TargetOptions(api_key=options.api_key))))
+    client = client_at(url, options.api_key)
     free: list[float] = []
     structured: list[float] = []
     try:
@@ -112,8 +112,7 @@ async def _answer(client: HttpClient, body: bytes) -> int:
         status, answer = await client.fetch("POST", "/generate", REQUEST_LIMIT_S, body)
     except HttpFailure as error:
         raise RadixError(f"a request failed: {error}") from None
-    if status in REFUSED:
-        raise RadixError(refusal(client.target.url, status))
+    check_key(client.target.url, status)
     if status != 200:
         raise RadixError(f"a request failed with {status}: {answer.decode(errors='replace')[:300]}")
     return int(msgspec.json.decode(answer)["meta_info"]["completion_tokens"])

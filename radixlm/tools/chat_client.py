@@ -10,7 +10,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
-from radixlm.base.client_key import REFUSED, refusal
+from radixlm.base.client_key import check_key
 from radixlm.base.errors import RadixError
 
 CONNECT_S = 10.0
@@ -73,12 +73,10 @@ class Client:
         except (OSError, HTTPException) as error:
             connection.close()
             raise RadixError(f"no answer from {self.url}: {error}") from None
-        if response.status in REFUSED:
-            connection.close()
-            raise RadixError(refusal(self.url, response.status))
         if response.status != 200:
             said = response.read().decode("utf-8", "replace")
             connection.close()
+            check_key(self.url, response.status)
             raise RadixError(f"{self.url}: {_message(said)} (status {response.status})")
         return connection, response
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from radixlm.base.errors import ConfigError, ModelError, RequestError
+from radixlm.config.flags import flags_of
+from radixlm.config.groups import ServerConfig
 from radixlm.frontend.template import ChatTemplate, RenderTimeout, built_in_templates, load_chat_template
 from tests.helpers.vocabularies import byte_level
 
@@ -204,6 +206,11 @@ def test_built_in_templates(name: str, expected: str) -> None:
     assert whole.index("S") < whole.index("U") < whole.index("A") < whole.index("V")
     bare = ChatTemplate({"default": built_in_templates()[name].read_text()}, {})
     assert bare.render([user("U"), {"role": "assistant", "content": "A"}, user("V")])
+
+
+def test_the_flags_help_names_the_built_in_templates() -> None:
+    helps = {one.name: one.flag.help for one in flags_of("server", ServerConfig)}
+    assert helps["chat_template"].endswith(f"or {', '.join(built_in_templates())}")
 
 
 def test_default_variables_give_way_to_a_requests() -> None:
