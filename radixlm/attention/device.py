@@ -45,6 +45,17 @@ class DeviceAttention(AttentionBackend):
     def refresh_decode(self, plan: Any, batch: RowBatch) -> None:
         """`refresh` for what `capture_decode` gave."""
 
+    def capture_chunks(self, batch: RowBatch) -> Any:
+        """Metadata for a graph in which all rows are chunks, decode rows of one token, and all tokens the batch's.
+
+        None, by default: chunks are not captured.
+        """
+        return None
+
+    def refresh_chunks(self, plan: Any, batch: RowBatch) -> bool:
+        """Make what `capture_chunks` gave that of a step. False: this step's attention had better not be replayed."""
+        return False
+
     def prepare(self, batch: RowBatch) -> StepMeta:
         rows = batch.decode_rows
         decode = self.plan_decode(batch) if rows else None

@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from radixlm.attention.base import AttentionFacts, RowBatch
 from radixlm.attention.device import DeviceAttention
 from radixlm.kernels import triton
+from radixlm.protocol.arrays import I32
 
 if TYPE_CHECKING:
     from radixlm.kernels.triton.decode import DecodeScratch
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 MIN_HEAD_DIM = 16  # what tensor cores take at least
 MAX_HEAD_DIM = 256
 MAX_GROUP = 32  # query heads per key head
+CAPTURED_ROWS = 64  # of a captured step; each may need a tile more than its tokens fill
+CAPTURED_CONTEXT = 8192  # of its decode rows: longer ones had better be split
 
 
 @dataclass(frozen=True)
@@ -78,14 +82,38 @@ class TritonPaged(DeviceAttention):
         return DecodePlan(batch.slots[:rows], batch.starts[:rows], scratch)
 
     def plan_chunks(self, batch: RowBatch) -> Tensor:
+        return torch.from_numpy(self._tiles(batch, batch.decode_rows)).to(batch.page_table.device, non_blocking=True)
+
+    def capture_chunks(self, batch: RowBatch) -> Tensor:
+        from radixlm.kernels.triton.prefill import tile_tokens
+
+        facts, device = self.facts, batch.page_table.device
+        height = tile_tokens(facts.num_heads // facts.num_kv_heads, facts.head_dim, facts.dtype, device)
+        tiles = -(-len(batch.positions) // height) + CAPTURED_ROWS
+        return torch.zeros(tiles, 4, dtype=torch.int32, device=device)
+
+    def refresh_chunks(self, plan: Tensor, batch: RowBatch) -> bool:
+        decoded = batch.starts_host[: batch.decode_rows]
+        if len(decoded) and decoded.max() > CAPTURED_CONTEXT and not self.facts.invariant:
+            return False
+        tiles = self._tiles(batch, 0)
+        if len(tiles) > len(plan):
+            return False
+        padded = np.zeros(plan.shape, np.int32)
+        padded[: len(tiles)] = tiles
+        plan.copy_(torch.from_numpy(padded), non_blocking=True)
+        return True
+
+    def _tiles(self, batch: RowBatch, first_row: int) -> I32:
+        """`prefill_tiles` of the rows from `first_row` on, before which all are decode rows."""
         from radixlm.kernels.triton.prefill import prefill_tiles
 
-        facts, rows = self.facts, batch.decode_rows
+        facts = self.facts
         return prefill_tiles(
-            batch.slots_host[rows:],
-            batch.starts_host[rows:],
-            batch.counts_host[rows:],
-            rows,
+            batch.slots_host[first_row:],
+            batch.starts_host[first_row:],
+            batch.counts_host[first_row:],
+            first_row,
             facts.num_heads // facts.num_kv_heads,
             facts.head_dim,
             facts.dtype,

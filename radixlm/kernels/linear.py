@@ -29,21 +29,22 @@ class PackedLinear:
 
 
 class DeviceLinear(PackedLinear):
-    """The vendor's matrix product, but for one row, or a few that are gated, our own, which reads memory faster."""
+    """The vendor's matrix product, but where there are few rows and reading the weights is all, our own."""
 
     def __call__(self, x: Tensor) -> Tensor:
         from radixlm.kernels.triton import gemv
 
-        if x.shape[0] != 1:
-            return F.linear(x, self.weight, self.bias)
-        return gemv.linear(x, self.weight, self.bias)
+        most_rows = gemv.MOST_ROWS if self.weight.numel() >= gemv.MANY_WEIGHTS else gemv.FEW_ROWS
+        if x.shape[0] <= most_rows:
+            return gemv.linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
 
     def gated(self, x: Tensor) -> Tensor:
         from radixlm.kernels.triton import gemv
 
-        if x.shape[0] > gemv.MOST_ROWS:
-            return silu_mul(F.linear(x, self.weight, self.bias))
-        return gemv.gated_linear(x, self.weight, self.bias)
+        if x.shape[0] <= gemv.MOST_GATED_ROWS:
+            return gemv.gated_linear(x, self.weight, self.bias)
+        return silu_mul(F.linear(x, self.weight, self.bias))
 
 
 class InvariantLinear(PackedLinear):

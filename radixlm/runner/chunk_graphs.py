@@ -1,8 +1,9 @@
-"""Steps with prompt tokens as CUDA graphs of the pieces between attentions. Owns the graphs' static memory.
+"""Steps with prompt tokens as CUDA graphs, whole or of the pieces between attentions. Owns the graphs' static memory.
 
 All but attention works on tokens one by one, whatever rows they belong to, so a step is replayed on the smallest rung
 that holds its tokens; the rest of the rung are tokens of the padding slot, which are written to the null page.
-Attention itself depends on the rows and runs eagerly between the pieces, on the real tokens only.
+Attention itself depends on the rows and runs eagerly between the pieces, on the real tokens only; a backend that can
+bring a step's rows to a graph has it in the whole graph.
 """
 
 import bisect
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.base import AttentionBackend, AttentionFacts, ForwardContext, RowBatch
-from radixlm.attention.device import DeviceAttention
+from radixlm.attention.device import DeviceAttention, StepMeta
 from radixlm.kernels.rotary import HeadNorms, rotate_and_store
 from radixlm.models.base import Model
 from radixlm.protocol.plan import StepPlan
@@ -37,11 +38,20 @@ class Break:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """A step with its attention, and the metadata that this attends with."""
+
+    graph: torch.cuda.CUDAGraph
+    plan: Any
+
+
+@dataclass(frozen=True)
 class Rung:
     """Graphs of one token count: each of `pieces` ends at its break, `last` follows the last of them."""
 
     pieces: tuple[tuple[torch.cuda.CUDAGraph, Break], ...]
     last: torch.cuda.CUDAGraph
+    whole: Whole | None
 
 
 class ChunkGraphs:
@@ -97,6 +107,10 @@ class ChunkGraphs:
             starts_host=plan.starts,
             counts_host=plan.counts,
         )
+        whole = rung.whole
+        if whole is not None and self._attention.refresh_chunks(whole.plan, batch):
+            whole.graph.replay()
+            return self._hidden[:tokens]
         meta = self._attention.prepare(batch)
         for graph, at in rung.pieces:
             graph.replay()
@@ -112,8 +126,6 @@ class ChunkGraphs:
         ids.zero_()
         slots.fill_(self._rows.padding_slot)
         positions.zero_()
-        if size == self._sizes[-1]:  # kernels are compiled and workspaces taken outside the capture
-            self._forward(size, lambda _: None)
         recorder = Recorder(self._pool)
         pieces: list[tuple[torch.cuda.CUDAGraph, Break]] = []
 
@@ -121,33 +133,52 @@ class ChunkGraphs:
             pieces.append((recorder.end(), at))
             recorder.begin()
 
+        if size == self._sizes[-1]:  # kernels are compiled and workspaces taken outside the capture
+            self._forward(size, self._breaking(size, lambda _: None), None)
         with recorder.closing():
             recorder.begin()
-            self._forward(size, interrupt)
+            self._forward(size, self._breaking(size, interrupt), None)
             last = recorder.end()
-        self._rungs[size] = Rung(tuple(pieces), last)
+        self._rungs[size] = Rung(tuple(pieces), last, self._capture_whole(size, recorder))
 
-    def _forward(self, size: int, interrupt: Callable[[Break], None]) -> None:
-        rows, page_size = self._rows, self._attention.pool.page_size
+    def _capture_whole(self, size: int, recorder: Recorder) -> Whole | None:
+        plan = self._attention.capture_chunks(self._batch(size))
+        if plan is None:
+            return None
+        if size == self._sizes[-1]:
+            self._forward(size, self._attention, StepMeta(None, plan))
+        with recorder.closing():
+            recorder.begin()
+            self._forward(size, self._attention, StepMeta(None, plan))
+            return Whole(recorder.end(), plan)
+
+    def _breaking(self, size: int, interrupt: Callable[[Break], None]) -> "_Breaking":
+        return _Breaking(self._attention, self._q[:size], self._attended[:size], interrupt)
+
+    def _forward(self, size: int, attention: AttentionBackend, meta: StepMeta | None) -> None:
+        rows, batch = self._rows, self._batch(size)
         ids, slots, positions = views(self._block, _per_token(size))
-        self._kv_index[:size].copy_(rows.kv_index(slots, positions, page_size))
+        self._kv_index[:size].copy_(rows.kv_index(slots, positions, batch.page_size))
         input_ids = torch.where(ids == ON_DEVICE, rows.last_token.index_select(0, slots), ids)
+        self._hidden[:size].copy_(self._model.forward(input_ids, ForwardContext(batch, attention, meta)))
+
+    def _batch(self, size: int) -> RowBatch:
+        """The static tensors of a rung's tokens; of their rows nothing is known."""
+        _, slots, positions = views(self._block, _per_token(size))
         nothing = np.zeros(0, np.int32)
-        batch = RowBatch(
+        return RowBatch(
             slots=slots,
             starts=positions,
             counts=slots,
             positions=positions,
             kv_index=self._kv_index[:size],
-            page_table=rows.page_table,
-            page_size=page_size,
+            page_table=self._rows.page_table,
+            page_size=self._attention.pool.page_size,
             decode_rows=0,
             slots_host=nothing,
             starts_host=nothing,
             counts_host=nothing,
         )
-        breaking = _Breaking(self._attention, self._q[:size], self._attended[:size], interrupt)
-        self._hidden[:size].copy_(self._model.forward(input_ids, ForwardContext(batch, breaking, None)))
 
 
 class _Breaking(AttentionBackend):

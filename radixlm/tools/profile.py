@@ -27,7 +27,7 @@ GROUPS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("copies", r"^mem(cpy|set)|copy_kernel|memcpy32"),
         ("decode attention", r"^_decode|^_cut_rows|decode.*paged|paged.*decode"),
         ("prompt attention", r"^_prefill|prefill|flash|fmha|attention"),
-        ("matrix products", r"nvjet|gemm|cutlass|cublas|splitk|^_linear|^_matmul|gemv"),
+        ("matrix products", r"nvjet|gemm|cutlass|cublas|splitk|gemv|^_(matmul|row|several)$"),
         ("norms", r"norm"),
         ("rotary and storing", r"rotary|^_rotate"),
         ("activations", r"silu|gelu|sigmoid"),

@@ -300,9 +300,10 @@ class Paged:
         q = torch.cat((torch.zeros_like(self.q[:1]), self.q)).to(DEVICE)
         group = q.shape[1] // self.keys.shape[1]
         counts = torch.tensor(self.counts, dtype=torch.int32).numpy()
-        tiles = prefill.prefill_tiles(
+        cut = prefill.prefill_tiles(
             self.slots.numpy(), self.starts.numpy(), counts, 1, group, q.shape[2], self.dtype, DEVICE
         )
+        tiles = torch.cat((torch.from_numpy(cut), torch.zeros(3, 4, dtype=torch.int32))).to(DEVICE)
         out = torch.full((q.shape[0], q.shape[1] * q.shape[2]), torch.nan, dtype=self.dtype, device=DEVICE)
         prefill.paged_prefill(
             q, self.keys, self.values, self.table, self.page_size, self.scale, tiles, out,
@@ -415,13 +416,12 @@ def test_linear_maps_of_few_rows(n: int, k: int, dtype: torch.dtype) -> None:
     from radixlm.kernels.triton import gemv
 
     weight, bias = rand(n, k, dtype=dtype, scale=k**-0.5), rand(n, dtype=dtype)
-    for rows in (1, 2, gemv.MOST_ROWS):
+    for rows in (1, 2, 17, gemv.MOST_ROWS):
         x = rand(rows, k, dtype=dtype)
         want = x.double() @ weight.double().T + bias.double()
         gate, up = want.chunk(2, -1)
         poison()
         close(gemv.gated_linear(x, weight, bias), gate * torch.sigmoid(gate) * up, dtype)
-        if rows == 1:
-            poison()
-            close(gemv.linear(x, weight, bias), want, dtype)
-            close(gemv.linear(x, weight, None), want - bias.double(), dtype)
+        poison()
+        close(gemv.linear(x, weight, bias), want, dtype)
+        close(gemv.linear(x, weight, None), want - bias.double(), dtype)

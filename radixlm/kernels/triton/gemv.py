@@ -11,27 +11,35 @@ from torch import Tensor
 
 from radixlm.kernels.triton.device import device_of, early_launch
 
-MOST_ROWS = 16  # up to here a tile of the tensor cores holds all rows
+MOST_ROWS = 32  # beyond, the rows themselves are much of what is read, and the vendor's kernels share them
+MOST_GATED_ROWS = 16  # beyond, two tiles of weights and one of rows leave too little under way
+MANY_WEIGHTS = 1 << 23  # fewer are read so fast that for more than FEW_ROWS the vendor's splitting of sums pays
+FEW_ROWS = 4
 MOST_COLUMNS = 2048  # of a row of weights at a time: four warps then have 32 bytes each in flight per thread
+TILE_ROWS, TILE_COLUMNS = 64, 128  # of weights at a time, where tensor cores multiply
+MOST_STAGES = 7  # such tiles under way
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [1, K] times weight [N, K] transposed, plus bias [N]: [1, N] in x's dtype, summed in float32."""
-    return _one_row(x, weight, bias, False)
+    """x [M, K] times weight [N, K] transposed, plus bias [N]: [M, N] in x's dtype; sums in float32, M <= MOST_ROWS."""
+    return _one_row(x, weight, bias, False) if x.shape[0] == 1 else _several_rows(x, weight, bias, False)
 
 
 def gated_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`silu_mul` of the linear map of x [M, K], without its result going to memory: [M, N / 2], M up to MOST_ROWS."""
+    """`silu_mul` of the linear map of x [M, K], without its result going to memory: [M, N / 2], M <= MOST_ROWS."""
+    return _one_row(x, weight, bias, True) if x.shape[0] == 1 else _several_rows(x, weight, bias, True)
+
+
+def _several_rows(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Tensor:
     rows, k = x.shape
-    if rows == 1:
-        return _one_row(x, weight, bias, True)
-    n = weight.shape[0] // 2
+    n = weight.shape[0] // 2 if gated else weight.shape[0]
     y = torch.empty((rows, n), dtype=x.dtype, device=x.device)
     if rows == 0:
         return y
     device = device_of(x.device)
-    block_n, block_k = (64, 128) if n >= 64 * device.multiprocessors else (32, 256)
-    _gated[(triton.cdiv(n, block_n),)](
+    height = max(16, triton.next_power_of_2(rows))
+    stage_bytes = ((2 if gated else 1) * TILE_ROWS + height) * TILE_COLUMNS * x.element_size()
+    _several[(triton.cdiv(n, TILE_ROWS),)](
         x,
         weight,
         x if bias is None else bias,
@@ -40,13 +48,14 @@ def gated_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         n,
         k,
         x.stride(0),
-        ROWS=MOST_ROWS,
-        BLOCK_N=block_n,
-        BLOCK_K=block_k,
+        ROWS=height,
+        BLOCK_N=TILE_ROWS,
+        BLOCK_K=TILE_COLUMNS,
+        EVEN=k % TILE_COLUMNS == 0,
         BIAS=bias is not None,
-        EVEN=k % block_k == 0,
+        GATED=gated,
         num_warps=4,
-        num_stages=5 if device.shared_bytes > 200_000 else 2,
+        num_stages=min(MOST_STAGES, device.shared_bytes // stage_bytes),
         **early_launch(x.device),
     )
     return y
@@ -136,7 +145,7 @@ def _row(
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["bias"])
-def _gated(
+def _several(
     x,
     weight,
     bias,
@@ -148,33 +157,42 @@ def _gated(
     ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    BIAS: tl.constexpr,
     EVEN: tl.constexpr,
+    BIAS: tl.constexpr,
+    GATED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Several rows on tensor cores; n counts the gates, whose rows come first in the weights."""
+    """Several rows on tensor cores, of which weights are the tall operand; n counts outputs, gates come first."""
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row, lane = tl.arange(0, ROWS), tl.arange(0, BLOCK_K)
-    there, real = column < n, row < rows
-    # A row of weights too many repeats the last one, and is not stored.
+    # A row too many repeats the last one, and is not stored; so for rows of weights.
     at = weight + tl.minimum(column, n - 1).to(tl.int64)[:, None] * k
     up_at = at + n.to(tl.int64) * k
+    x_at = x + tl.minimum(row, rows - 1)[None, :] * x_stride
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    gate = tl.zeros([ROWS, BLOCK_N], tl.float32)
-    up = tl.zeros([ROWS, BLOCK_N], tl.float32)
+    result = tl.zeros([BLOCK_N, ROWS], tl.float32)
+    up = tl.zeros([BLOCK_N, ROWS], tl.float32)
     for first in tl.range(0, k, BLOCK_K):
         inner = first + lane
-        mask = real[:, None] & (inner < k)[None, :]
-        values = tl.load(x + row[:, None] * x_stride + inner[None, :], mask=mask, other=0.0)
-        gate = tl.dot(values, tl.trans(_weights(at, inner, k, EVEN)), gate)
-        up = tl.dot(values, tl.trans(_weights(up_at, inner, k, EVEN)), up)
+        values = (
+            tl.load(x_at + inner[:, None])
+            if EVEN
+            else tl.load(x_at + inner[:, None], mask=(inner < k)[:, None], other=0.0)
+        )
+        result = tl.dot(_weights(at, inner, k, EVEN), values, result)
+        if GATED:
+            up = tl.dot(_weights(up_at, inner, k, EVEN), values, up)
+    there = column < n
     if BIAS:
-        gate += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)[None, :]
-        up += tl.load(bias + n + column, mask=there, other=0.0).to(tl.float32)[None, :]
-    result = _gate(gate, up, y.dtype.element_ty).to(y.dtype.element_ty)
-    tl.store(y + row[:, None] * n + column[None, :], result, mask=real[:, None] & there[None, :])
+        result += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)[:, None]
+        if GATED:
+            up += tl.load(bias + n + column, mask=there, other=0.0).to(tl.float32)[:, None]
+    if GATED:
+        result = _gate(result, up, y.dtype.element_ty)
+    y_at = y + row[None, :] * n + column[:, None]
+    tl.store(y_at, result.to(y.dtype.element_ty), mask=there[:, None] & (row < rows)[None, :])
 
 
 @triton.jit

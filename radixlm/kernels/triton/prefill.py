@@ -5,7 +5,6 @@ so that a short chunk fills it and a key is read once for all of them.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,22 +19,21 @@ LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 def prefill_tiles(
-    slots: npt.NDArray[Any],
-    starts: npt.NDArray[Any],
-    counts: npt.NDArray[Any],
+    slots: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int32],
     first_token: int,
     group: int,
     head_dim: int,
     dtype: torch.dtype,
     device: torch.device,
-) -> Tensor:
+) -> npt.NDArray[np.int32]:
     """Cut chunks (host integers [R]) into tiles; their tokens lie one after the other from `first_token` on.
 
-    Returns int32 [N, 4], those with most keys first: slot, position of the first query, its place among the step's
-    tokens, number of tokens.
+    Returns [N, 4], those with most keys first: slot, position of the first query, its place among the step's tokens,
+    number of tokens. A tile of no tokens does nothing.
     """
-    block_m = _tiling(triton.next_power_of_2(head_dim), dtype.itemsize, device_of(device)).block_m
-    height = block_m // group
+    height = tile_tokens(group, head_dim, dtype, device)
     tiles = -(-counts.astype(np.int64) // height)
     row = np.repeat(np.arange(len(counts)), tiles)
     offset = (np.arange(len(row)) - np.repeat(np.cumsum(tiles) - tiles, tiles)) * height
@@ -44,7 +42,12 @@ def prefill_tiles(
         (slots[row], starts[row] + offset, firsts[row] + offset, np.minimum(height, counts[row] - offset)), axis=1
     )
     order = np.argsort(-(table[:, 1] + table[:, 3]), kind="stable")
-    return torch.from_numpy(table[order].astype(np.int32)).to(device, non_blocking=True)
+    return table[order].astype(np.int32)
+
+
+def tile_tokens(group: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> int:
+    """The most tokens that a tile holds."""
+    return _tiling(triton.next_power_of_2(head_dim), dtype.itemsize, device_of(device)).block_m // group
 
 
 def paged_prefill(
@@ -62,10 +65,11 @@ def paged_prefill(
     sinks: Tensor | None = None,
     invariant: bool = False,
 ) -> None:
-    """Attend each chunk token at position p to positions 0..p of its row's pages, into `out`. tiles: `prefill_tiles`.
+    """Attend each chunk token at position p to positions 0..p of its row's pages, into `out`.
 
     q: [T, heads, head_dim], heads side by side; out: [T, heads * head_dim] in q's dtype, contiguous; tokens in no tile
-    are left alone. keys, values, page_table, window, soft_cap, sinks: as `decode.paged_decode` takes them.
+    are left alone. tiles: what `prefill_tiles` gave, on the device. keys, values, page_table, window, soft_cap, sinks:
+    as `decode.paged_decode` takes them.
     `invariant`: a token's result is the same bits however its row was cut into chunks and tiles.
     """
     heads, head_dim = q.shape[1:]

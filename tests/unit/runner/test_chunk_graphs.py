@@ -80,7 +80,7 @@ def run(graphs: ChunkGraphs, bench: Bench, attention: Stored, plan: StepPlan, si
         attention.attend(at.layer, at.q[:tokens], at.out[:tokens], at.scale, batch, meta)
 
     with torch.inference_mode():
-        graphs._forward(size, attend)
+        graphs._forward(size, graphs._breaking(size, attend), None)
         last = torch.from_numpy(np.cumsum(plan.counts, dtype=np.int64) - 1)[torch.from_numpy(plan.flags) & SAMPLE != 0]
         chosen = graphs._model.logits(graphs._hidden[:tokens][last]).argmax(-1)
         rows.last_token[torch.from_numpy(plan.slots).long()] = chosen
