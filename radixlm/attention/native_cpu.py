@@ -19,6 +19,7 @@ from radixlm.protocol.arrays import I32
 MAX_HEAD_DIM = 256
 MAX_GROUP = 96  # query heads per key head
 PIECES_PER_THREAD = 4  # so that threads end together
+LEAST_ROWS = 96  # query heads times tokens of a piece of a long row: so many share the packing of its keys
 LEAST_TOGETHER = 4  # rows of a piece with a shared prefix, unless there are fewer: so many share its packing
 
 
@@ -58,7 +59,7 @@ class NativeCPU(AttentionBackend):
         if kernels is None:
             raise RuntimeError(f"native CPU kernels are missing: {why_not()}")
         self._run = kernels.attention[facts.dtype, pool.keys[0].dtype]
-        self._piece_rows = kernels.attention_rows // (facts.num_heads // facts.num_kv_heads)
+        self._piece_rows = kernels.attention_rows(facts.head_dim) // (facts.num_heads // facts.num_kv_heads)
         self._block_keys = kernels.attention_keys
         self._keys_at = [keys.data_ptr() for keys in pool.keys]
         self._values_at = [values.data_ptr() for values in pool.values]
@@ -124,8 +125,8 @@ class NativeCPU(AttentionBackend):
         `Piece` of attention.cpp has it.
 
         Rows that decode after the same keys go together, one key head in a piece. Of the others short ones go with all
-        their key heads in one piece, since these lie side by side in memory; long ones are cut into as many tokens of
-        one key head as a piece may hold. Too few pieces for the threads are cut by head.
+        their key heads in one piece, since these lie side by side in memory; long ones are cut into pieces of one key
+        head, as large as leaves enough for all threads. Too few pieces for the threads are cut by head.
         """
         groups = []
         if not self.facts.sliding_window:
@@ -157,9 +158,11 @@ class NativeCPU(AttentionBackend):
     def _alone(self, starts: I32, counts: I32, before: int) -> npt.NDArray[np.int64]:
         """Pieces of one row each and the work of each; `before`: rows that come earlier in the order."""
         kv_heads = self.facts.num_kv_heads
-        row, first = _cut(counts, self._piece_rows)
-        last = np.minimum(first + self._piece_rows, counts[row])
-        heads = np.clip(self._piece_rows // (last - first), 1, kv_heads)
+        enough = -(-int(counts.sum()) * kv_heads // (PIECES_PER_THREAD * torch.get_num_threads()))
+        most = min(max(enough, LEAST_ROWS * kv_heads // self.facts.num_heads), self._piece_rows)
+        row, first = _cut(counts, most)
+        last = np.minimum(first + most, counts[row])
+        heads = np.clip(most // (last - first), 1, kv_heads)
         if len(row) < torch.get_num_threads():
             heads = np.minimum(heads, -(-kv_heads * len(row) // torch.get_num_threads()))
         piece, head = _cut(np.full(len(row), kv_heads), heads)

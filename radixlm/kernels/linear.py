@@ -23,6 +23,10 @@ class PackedLinear:
         """x: [T, in_features], contiguous rows. Returns a new [T, out_features] in x's dtype."""
         return F.linear(x, self.weight, self.bias)
 
+    def wide(self, x: Tensor) -> Tensor:
+        """The map with results as exact as they come, in x's dtype or float32."""
+        return self(x)
+
     def gated(self, x: Tensor) -> Tensor:
         """`silu_mul` of the map, which is a gate's projection and the gated one's: [T, out_features / 2]."""
         return silu_mul(self(x))

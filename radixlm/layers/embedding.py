@@ -39,8 +39,8 @@ class Head(Layer):
         return self.raw(hidden).float()
 
     def raw(self, hidden: Tensor) -> Tensor:
-        """The same in the dtype of `hidden`."""
-        return self._run(hidden)
+        """The same in the dtype of `hidden`, unless its sums are there in float32: rounding makes tokens tie."""
+        return self._run.wide(hidden)
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:
         if not self._tied:

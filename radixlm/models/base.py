@@ -39,7 +39,7 @@ class Model(ABC):
 
     @abstractmethod
     def raw_logits(self, hidden: Tensor) -> Tensor:
-        """`logits` in the model's own dtype, which is what they were computed in."""
+        """`logits` as they were computed: in the model's own dtype, or float32."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden: [L, hidden_size], rows of what `forward` returned, or what was pooled of them.

@@ -21,7 +21,8 @@ from radixlm.models.decoder import Decoder
 from radixlm.runner.rows import Rows
 
 logger = log.get(__name__)
-MOST_TOKENS = 32  # beyond that Python is a small part of a step, and the buffers would grow
+MOST_TOKENS = 1024  # a chunk and the rows that decode beside it; beyond that Python is a very small part of a step
+RECORDED_TOKENS = 4  # done while recording; the buffers are made for as many as may come
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class ShortSteps:
     _model: Decoder
     _attention: NativeCPU
     _meta: Any
-    _inputs: tuple[Tensor, Tensor, Tensor]
+    _inputs: tuple[Tensor, ...]
     _program: Program
 
     @staticmethod
@@ -44,11 +45,18 @@ class ShortSteps:
         kernels = library()
         if kernels is None or not isinstance(model, Decoder) or not isinstance(attention, NativeCPU):
             return None
-        batch = _padding(rows, attention.pool.page_size, most_tokens)
+        batch = _padding(rows, attention.pool.page_size, RECORDED_TOKENS)
         context = ForwardContext(batch, attention, attention.prepare(batch))
-        inputs = model.begin(torch.zeros(most_tokens, dtype=torch.int64), context)
+        small = model.begin(torch.zeros(RECORDED_TOKENS, dtype=torch.int64), context)
+        residual, cos, sin = inputs = tuple(x.new_empty(most_tokens, *x.shape[1:]) for x in small)
+        for static, x in zip(inputs, small, strict=True):
+            static[:RECORDED_TOKENS].copy_(x)
+
+        def layers() -> Tensor:
+            return model.layers(residual[:RECORDED_TOKENS], cos[:RECORDED_TOKENS], sin[:RECORDED_TOKENS], context)
+
         try:
-            program = Program(kernels, lambda: model.layers(*inputs, context), most_tokens)
+            program = Program(kernels, layers, RECORDED_TOKENS, most_tokens)
         except NotRecordableError as error:
             logger.info("steps are not recorded: %s", error)
             return None

@@ -98,7 +98,11 @@ class Library:
         self._tape = Tape()
         releasing, keeping = ctypes.CDLL(path), ctypes.PyDLL(path)
         self.pack = self._by_dtype(releasing, "pack", LINEAR_DTYPES)
-        self.linear = self._by_dtype(releasing, "linear", LINEAR_DTYPES)
+        self.linear = {
+            (dtype, result): Kernel(releasing, "linear", f"{FORMATS[dtype]}_{FORMATS[result]}", self._tape)
+            for dtype in LINEAR_DTYPES
+            for result in dict.fromkeys((dtype, torch.float32))
+        }
         self.rms_norm = self._by_dtype(keeping, "rms_norm", tuple(FORMATS))
         self.add_rms_norm = self._by_dtype(keeping, "add_rms_norm", tuple(FORMATS))
         self.rotary = self._by_dtype(keeping, "rotary", tuple(FORMATS))
@@ -112,7 +116,7 @@ class Library:
         releasing.radixlm_read.argtypes = (POINTER, COUNT)
         releasing.radixlm_read.restype = REAL
         self.packed_elements: Callable[[int, int], int] = _count(releasing, "packed_elements", COUNT, COUNT)
-        self.attention_rows: int = _count(releasing, "attention_rows")()
+        self.attention_rows: Callable[[int], int] = _count(releasing, "attention_rows", COUNT)
         self.attention_keys: int = _count(releasing, "attention_keys")()
         self.run: Callable[[Any, int, int], None] = releasing.radixlm_run
         releasing.radixlm_run.argtypes = (POINTER, COUNT, COUNT)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from radixlm.kernels.linear import PackedLinear
-from radixlm.kernels.native.library import Library, library
+from radixlm.kernels.native.library import Kernel, Library, library
 
 
 class NativeLinear(PackedLinear):
@@ -25,7 +25,8 @@ class NativeLinear(PackedLinear):
             rows.data_ptr(), rows.stride(0), self.packed.data_ptr(), self.out_features, self.in_features
         )
         self.float_bias = None if bias is None else bias.float().contiguous()
-        self._run = kernels.linear[weight.dtype]
+        self._run = kernels.linear[weight.dtype, weight.dtype]
+        self._run_wide = kernels.linear[weight.dtype, torch.float32]
         self._packed_at = self.packed.data_ptr()
         self._bias_at = None if self.float_bias is None else self.float_bias.data_ptr()
 
@@ -47,13 +48,17 @@ class NativeLinear(PackedLinear):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [T, in_features] in the weight's dtype, contiguous rows. Returns a new [T, out_features]."""
+        return self._into(self.dtype, self._run, x)
+
+    def wide(self, x: Tensor) -> Tensor:
+        return self._into(torch.float32, self._run_wide, x)
+
+    def _into(self, dtype: torch.dtype, run: Kernel, x: Tensor) -> Tensor:
         rows, width = x.shape
         if x.dtype is not self.dtype or width != self.in_features or x.stride(1) != 1:
             raise ValueError(f"expected contiguous rows of {self.in_features} {self.dtype}, got {x.shape} {x.dtype}")
-        y = torch.empty((rows, self.out_features), dtype=self.dtype)
-        self._run(
-            x.data_ptr(), x.stride(0), self._packed_at, self._bias_at, y.data_ptr(), rows, self.out_features, width
-        )
+        y = torch.empty((rows, self.out_features), dtype=dtype)
+        run(x.data_ptr(), x.stride(0), self._packed_at, self._bias_at, y.data_ptr(), rows, self.out_features, width)
         return y
 
 
@@ -62,6 +67,6 @@ def pack_native(weight: Tensor, bias: Tensor | None) -> NativeLinear | None:
     if not weight.is_cpu or weight.shape[1] % 2:
         return None
     kernels = library()
-    if kernels is None or weight.dtype not in kernels.linear:
+    if kernels is None or weight.dtype not in kernels.pack:
         return None
     return NativeLinear(weight, bias, kernels)

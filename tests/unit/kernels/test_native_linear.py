@@ -62,6 +62,17 @@ def test_a_row_is_the_same_alone_and_in_any_batch(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_wide_results_are_those_that_are_rounded(dtype: torch.dtype) -> None:
+    weight, bias = make(333, 576, dtype, bias=True)
+    layer = native(weight, bias)
+    for rows in (1, 9, 70):
+        x = torch.randn(rows, 576, generator=torch.Generator().manual_seed(rows)).to(dtype)
+        wide = layer.wide(x)
+        assert wide.dtype is torch.float32 and torch.equal(wide.to(dtype), layer(x))
+        assert dtype is torch.float32 or (wide != layer(x)).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_writes_every_output_and_nothing_else(dtype: torch.dtype) -> None:
     kernels = library()
     assert kernels is not None
@@ -71,7 +82,7 @@ def test_writes_every_output_and_nothing_else(dtype: torch.dtype) -> None:
     x = torch.randn(rows, width).to(dtype)
     memory = torch.full((rows * out + 2 * guard,), float("nan"), dtype=dtype)
     at = memory.data_ptr() + guard * memory.element_size()
-    kernels.linear[dtype](x.data_ptr(), width, layer.packed.data_ptr(), None, at, rows, out, width)
+    kernels.linear[dtype, dtype](x.data_ptr(), width, layer.packed.data_ptr(), None, at, rows, out, width)
     assert torch.equal(memory[guard:-guard].view(rows, out), layer(x))
     assert memory[:guard].isnan().all() and memory[-guard:].isnan().all()
 

@@ -16,9 +16,11 @@ namespace {
 
 constexpr int KEYS = 64;
 constexpr int KEY_VECTORS = KEYS / W;
-constexpr int QUERY_ROWS = 96;  // query heads times tokens of one piece of work
 constexpr int MAX_HEAD_DIM = 256;
+constexpr int QUERY_NUMBERS = 96 * MAX_HEAD_DIM;  // of a piece of work: query heads times tokens times head_dim
+constexpr int MAX_ROWS = QUERY_NUMBERS / 16;
 constexpr float MASKED = -1e30f, LOWEST = -1e20f;  // a row that has seen no key yet is still above every masked score
+constexpr float SLACK = 8;  // by which the power of two of a weight may exceed 0 before the row's peak is raised
 constexpr ptrdiff_t SERIAL_KEYS = 48;  // below this, waking the other threads costs more than it saves
 
 // What the scores and values are multiplied in: bf16 stays, the other formats become float.
@@ -86,23 +88,66 @@ struct Piece {
   int32_t row, last_row, first, last, head, last_head, shared;
 };
 
+template <class T>
+struct Pool {
+  const T *keys, *values;
+};
+
+// c[rows, vectors * W] += a[rows, steps * K] * panel; the rows of a and c are `a_row` and `c_row` numbers apart.
+template <class T>
+struct Accumulate {
+  template <int ROWS, int VECTORS>
+  static void run(const T* a, ptrdiff_t a_row, const T* panel, ptrdiff_t steps, float* c, ptrdiff_t c_row) {
+    vf sums[ROWS][VECTORS];
+    each<ROWS>([&](int i) INLINE {
+      each<VECTORS>([&](int j) INLINE { sums[i][j] = load(c + i * c_row + j * W); });
+    });
+    multiply<T>(a, a_row, panel, steps, sums);
+    each<ROWS>([&](int i) INLINE {
+      each<VECTORS>([&](int j) INLINE { store(c + i * c_row + j * W, sums[i][j]); });
+    });
+  }
+};
+
 // Working memory of one thread, and what it does with a piece of work.
 template <class TQ, class TKV>
 class Worker {
   using M = typename Multiply<TKV>::Type;
   static constexpr int K = Step<M>::K;
+  static constexpr int TILE_ROWS = tile_rows(PANEL);
+
+  // Where the keys and values of one head lie; null for those that no token is to see, which read as zero.
+  struct Block {
+    const TKV *key[KEYS], *value[KEYS];
+
+    // Towards the second-level cache: `bytes` of the keys and values [from, to). Inlined, because GCC takes a function
+    // that only prefetches for one without effect.
+    INLINE void prefetch(int from, int to, size_t bytes) const {
+      for (int j = from; j < std::min(to, KEYS); j++)
+        for (const TKV* p : {key[j], value[j]})
+          for (size_t b = 0; p && b < bytes; b += 64) __builtin_prefetch(reinterpret_cast<const char*>(p) + b, 0, 2);
+    }
+  };
+
+  struct AttendTile {
+    template <int ROWS, int>
+    static void run(Worker& worker, int i, int j, ptrdiff_t block) {
+      worker.template attend_tile<ROWS>(i, j, block);
+    }
+  };
+
   const Shape& shape;
   const int hd, group;
   int n;            // queries of one key head
   ptrdiff_t start;  // position of the first token
-  const TKV *key[KEYS], *value[KEYS];
-  alignas(64) M queries[QUERY_ROWS * MAX_HEAD_DIM];
+  alignas(64) M queries[QUERY_NUMBERS];
   alignas(64) M keys[KEYS * MAX_HEAD_DIM];
   alignas(64) M values[KEYS * MAX_HEAD_DIM];
-  alignas(64) float outputs[QUERY_ROWS * MAX_HEAD_DIM];
+  alignas(64) float outputs[QUERY_NUMBERS];
   alignas(64) TKV no_key[MAX_HEAD_DIM];
   alignas(64) M unpacked[W * MAX_HEAD_DIM];
-  float peaks[QUERY_ROWS], totals[QUERY_ROWS];
+  float peaks[MAX_ROWS];
+  alignas(64) float totals[MAX_ROWS * W];
 
  public:
   explicit Worker(const Shape& s) : shape(s), hd(s.head_dim), group(s.heads / s.kv_heads) {
@@ -110,8 +155,7 @@ class Worker {
   }
 
   // One piece of work. What its rows share is read and packed once for all of them, the rest row by row.
-  void run(const TQ* q, ptrdiff_t q_row, const TKV* pool_keys, const TKV* pool_values, const Rows& rows,
-           const Piece& piece, TQ* out) {
+  void run(const TQ* q, ptrdiff_t q_row, const Pool<TKV>& pool, const Rows& rows, const Piece& piece, TQ* out) {
     const int heads = piece.last_head - piece.head, tokens = piece.last - piece.first, own = tokens * group;
     n = (piece.last_row - piece.row) * own;
     // The step's token and the query head of number `r` in memory: by key head, then row, then token, then query head.
@@ -124,84 +168,77 @@ class Worker {
       ptrdiff_t at = place(r);
       convert(q + at / shape.heads * q_row + at % shape.heads * hd, queries + r * hd, hd);
       peaks[r] = LOWEST;
-      totals[r] = 0;
+      store(totals + r * W, zero());
     }
     std::memset(outputs, 0, sizeof(float) * heads * n * hd);
-    auto attend_block = [&](int row, ptrdiff_t block, ptrdiff_t from, ptrdiff_t to, int at, int count) {
-      const int32_t* pages = rows.pages(row);
-      for (const TKV* pool : {pool_keys, pool_values}) touch(pool, pages, rows.page_size, piece, from, to);
-      find_keys(pool_keys, pool_values, pages, rows.page_size, piece.head, block, from, to);
-      for (int h = 0; h < heads; h++) {
-        pack_keys(h);
-        pack_values(h);
-        for (int i = 0; i < count;) {
-          int tile = std::min(tile_rows(PANEL), count - i);
-          ptrdiff_t low = start + i / group, high = start + (i + tile - 1) / group;
-          if (high >= block) attend(h * n + at + i, i, tile, block, low, high);
-          i += tile;
-        }
-      }
-    };
     start = piece.shared;  // as good as any position after these keys
-    for (ptrdiff_t block = 0; block < piece.shared; block += KEYS)
-      attend_block(rows.order[piece.row], block, block, block + KEYS, 0, n);
+    if (piece.shared) attend(rows, rows.order[piece.row], piece, pool, 0, piece.shared, 0, n);
     for (int i = piece.row; i < piece.last_row; i++) {
       int row = rows.order[i];
       start = rows.starts[row] + piece.first;
-      ptrdiff_t end = rows.starts[row] + piece.last;
       ptrdiff_t begin = shape.window ? std::max<ptrdiff_t>(0, start - shape.window + 1) : piece.shared;
-      for (ptrdiff_t block = begin / KEYS * KEYS; block < end; block += KEYS)
-        attend_block(row, block, std::max(begin, block), std::min(end, block + KEYS), (i - piece.row) * own, own);
+      attend(rows, row, piece, pool, begin, rows.starts[row] + piece.last, (i - piece.row) * own, own);
     }
     for (int r = 0; r < heads * n; r++) {
       TQ* to = out + place(r) * hd;
-      vf by = splat(1.0f / totals[r]);
+      vf by = splat(1.0f / sum(load(totals + r * W)));
       for (int d = 0; d < hd; d += W) store(to + d, load(outputs + r * hd + d) * by);
     }
   }
 
  private:
-  // Panels of head_dim vectors: PANEL wide, the last one narrower.
-  int value_width(int vector) const { return std::min(PANEL, hd / W - vector); }
-
-  // f(position, index in the pool) for the positions [from, to).
-  template <class F>
-  static void each_key(const int32_t* pages, ptrdiff_t page_size, ptrdiff_t from, ptrdiff_t to, F&& f) {
-    for (ptrdiff_t p = from; p < to;) {
-      ptrdiff_t page = p / page_size, stop = std::min(to, (page + 1) * page_size);
-      for (ptrdiff_t at = pages[page] * page_size + p % page_size; p < stop; p++, at++) f(p, at);
+  // Queries `at` .. `at` + `count` of each head against the row's keys [from, to).
+  void attend(const Rows& rows, int row, const Piece& piece, const Pool<TKV>& pool, ptrdiff_t from, ptrdiff_t to,
+              int at, int count) {
+    const int heads = piece.last_head - piece.head;
+    const size_t bytes = heads * hd * sizeof(TKV);
+    const int ahead = (KEYS * TILE_ROWS + heads * count - 1) / (heads * count);  // keys to prefetch with each tile
+    Block blocks[2];
+    find_keys(rows, row, pool, piece.head, from, to, blocks[0]);
+    blocks[0].prefetch(0, KEYS, bytes);
+    int turn = 0;
+    for (ptrdiff_t block = from / KEYS * KEYS; block < to; block += KEYS, turn ^= 1) {
+      const Block& now = blocks[turn];
+      Block& next = blocks[turn ^ 1];
+      find_keys(rows, row, pool, piece.head, block + KEYS, to, next);
+      int prefetched = 0;
+      for (int h = 0; h < heads; h++) {
+        pack_keys(now, h);
+        pack_values(now, h);
+        for (int i = 0; i < count;) {
+          next.prefetch(prefetched, prefetched + ahead, bytes);
+          prefetched += ahead;
+          int tile = std::min(TILE_ROWS, count - i);
+          pick<AttendTile, PANEL>(tile)(*this, h * n + at + i, i, block);
+          i += tile;
+        }
+      }
     }
   }
 
-  // Where the block's keys and values of head `head` lie; what is not to be seen by any token reads as zero.
-  void find_keys(const TKV* pool_keys, const TKV* pool_values, const int32_t* pages, ptrdiff_t page_size, int head,
-                 ptrdiff_t block, ptrdiff_t from, ptrdiff_t to) {
-    for (int j = 0; j < KEYS; j++) key[j] = value[j] = nullptr;
-    each_key(pages, page_size, from, to, [&](ptrdiff_t p, ptrdiff_t at) {
-      key[p - block] = pool_keys + (at * shape.kv_heads + head) * hd;
-      value[p - block] = pool_values + (at * shape.kv_heads + head) * hd;
-    });
-  }
-
-  // Reads one byte of each line of the block in the order of memory, which the hardware's prefetcher follows at full
-  // speed. Left to themselves, head after head and key after key, the first reads would be slow scattered ones.
-  void touch(const TKV* pool, const int32_t* pages, ptrdiff_t page_size, const Piece& piece, ptrdiff_t from,
-             ptrdiff_t to) const {
-    size_t bytes = (piece.last_head - piece.head) * hd * sizeof(TKV);
-    each_key(pages, page_size, from, to, [&](ptrdiff_t, ptrdiff_t at) {
-      const char* line = reinterpret_cast<const char*>(pool + (at * shape.kv_heads + piece.head) * hd);
-      for (size_t b = 0; b < bytes; b += 64) {
-        int byte;
-        asm volatile("movzbl %1, %0" : "=r"(byte) : "m"(line[b]));
+  // Where the keys and values of head `head` lie, from position `from` to the end of its block and before `to`.
+  void find_keys(const Rows& rows, int row, const Pool<TKV>& pool, int head, ptrdiff_t from, ptrdiff_t to,
+                 Block& found) const {
+    found = {};
+    const int32_t* pages = rows.pages(row);
+    ptrdiff_t block = from / KEYS * KEYS;
+    to = std::min(to, block + KEYS);
+    for (ptrdiff_t p = from; p < to;) {
+      ptrdiff_t page = p / rows.page_size, stop = std::min(to, (page + 1) * rows.page_size);
+      for (ptrdiff_t at = pages[page] * rows.page_size + p % rows.page_size; p < stop; p++, at++) {
+        ptrdiff_t offset = (at * shape.kv_heads + head) * hd;
+        found.key[p - block] = pool.keys + offset;
+        found.value[p - block] = pool.values + offset;
       }
-    });
+    }
   }
 
-  void pack_keys(int h) {
+  void pack_keys(const Block& block, int h) {
     for (int v = 0; v < KEY_VECTORS; v++) {
       const void* rows[W];
       for (int i = 0; i < W; i++) {
-        const TKV* from = key[v * W + i] ? key[v * W + i] + h * hd : no_key;
+        const TKV* key = block.key[v * W + i];
+        const TKV* from = key ? key + h * hd : no_key;
         rows[i] = from;
         if constexpr (!std::is_same_v<TKV, M>) {
           convert(from, unpacked + i * hd, hd);
@@ -213,81 +250,80 @@ class Worker {
     }
   }
 
-  void pack_values(int h) {
-    for (int j = 0; j < KEYS; j += K) {
-      const TKV* even = value[j] ? value[j] + h * hd : no_key;
-      const TKV* odd = value[j + K - 1] ? value[j + K - 1] + h * hd : no_key;
-      for (int v = 0; v < hd / W; v += PANEL) {
-        M* to = values + (v * (KEYS / K) + value_width(v) * (j / K)) * STEP<M>;
-        for (int w = v; w < v + value_width(v); w++, to += STEP<M>) {
+  // Panels of head_dim vectors: PANEL wide, the last one narrower.
+  int value_width(int vector) const { return std::min(PANEL, hd / W - vector); }
+
+  void pack_values(const Block& block, int h) {
+    M* to = values;
+    for (int v = 0; v < hd / W; v += PANEL) {
+      const int width = value_width(v);
+      for (int j = 0; j < KEYS; j += K) {
+        const TKV *one = block.value[j], *two = block.value[j + K - 1];
+        one = (one ? one + h * hd : no_key) + v * W;
+        two = (two ? two + h * hd : no_key) + v * W;
+        for (int w = 0; w < width; w++, to += STEP<M>) {
           if constexpr (K == 2)
-            interleave(even + w * W, odd + w * W, to);
+            interleave(one + w * W, two + w * W, to);
           else
-            store(to, load(even + w * W));
+            store(to, load(one + w * W));
         }
       }
     }
   }
 
-  // One tile of rows, from row `i` and the head's `j`-th, against the packed block; they stand at positions low ..
-  // high.
-  void attend(int i, int j, int rows, ptrdiff_t block, ptrdiff_t low, ptrdiff_t high) {
-    alignas(64) float scores[8 * KEYS] = {};
-    alignas(64) M weights[8 * KEYS];
-    for (int v = 0; v < KEY_VECTORS; v += PANEL)
-      tile_for<M>(rows, PANEL)(queries + i * hd, hd, keys + v * (hd / K) * STEP<M>, PANEL * STEP<M>, hd / K,
-                               scores + v * W, KEYS);
+  // One tile of rows, from row `i` and the head's `j`-th, against the packed block.
+  template <int ROWS>
+  void attend_tile(int i, int j, ptrdiff_t block) {
+    ptrdiff_t low = start + j / group, high = start + (j + ROWS - 1) / group;
+    if (high < block) return;
+    vf scores[ROWS][KEY_VECTORS];
+    each<KEY_VECTORS / PANEL>([&](int p) INLINE {
+      vf sums[ROWS][PANEL];
+      each<ROWS>([&](int t) INLINE { each<PANEL>([&](int v) INLINE { sums[t][v] = zero(); }); });
+      multiply<M>(queries + i * hd, hd, keys + p * PANEL * (hd / K) * STEP<M>, hd / K, sums);
+      each<ROWS>([&](int t) INLINE {
+        each<PANEL>([&](int v) INLINE { scores[t][p * PANEL + v] = sums[t][v]; });
+      });
+    });
     bool edge = block + KEYS > low + 1 || (shape.window && block <= high - shape.window);
-    for (int t = 0; t < rows; t++) {
-      ptrdiff_t position = start + (j + t) / group - block;
-      softmax(scores + t * KEYS, weights + t * KEYS, i + t, edge, position);
-    }
+    if (edge) each<ROWS>([&](int t) INLINE { mask(scores[t], start + (j + t) / group - block); });
+    alignas(64) M weights[ROWS * KEYS];
+    each<ROWS>([&](int t) INLINE { softmax(scores[t], weights + t * KEYS, i + t); });
     ptrdiff_t seen = std::min<ptrdiff_t>(KEYS, high - block + 1);
-    for (int v = 0; v < hd / W; v += PANEL) {
-      int width = value_width(v);
-      for (int t = 0; t < rows;) {
-        int part = std::min(tile_rows(width), rows - t);
-        tile_for<M>(part, width)(weights + t * KEYS, KEYS, values + v * (KEYS / K) * STEP<M>, width * STEP<M>,
-                                 (seen + K - 1) / K, outputs + (i + t) * hd + v * W, hd);
-        t += part;
-      }
-    }
+    for (int v = 0; v < hd / W; v += PANEL)
+      tile_for<Accumulate<M>>(ROWS, value_width(v))(weights, KEYS, values + v * (KEYS / K) * STEP<M>, (seen + K - 1) / K,
+                                                    outputs + i * hd + v * W, hd);
   }
 
-  // Scores of one query to weights; the row's running peak, total and output follow. `position` is counted from the
-  // block's first key.
-  void softmax(const float* scores, M* weights, int row, bool edge, ptrdiff_t position) {
-    vf s[KEY_VECTORS], peak = splat(LOWEST);
-    vf lanes = lane_numbers(), last = splat(float(position));
-    vf before = splat(shape.window ? float(position - shape.window) : -1.0f);
-    for (int v = 0; v < KEY_VECTORS; v++) {
-      s[v] = load(scores + v * W) * splat(shape.scale);
-      if (edge) {
-        vf at = lanes + splat(float(v * W));
-        s[v] = choose_above(at, last, splat(MASKED), choose_above(at, before, s[v], splat(MASKED)));
-      }
-      peak = vmax(peak, s[v]);
-    }
-    float old = peaks[row], now = std::max(old, largest(peak));
-    vf total = zero(), base = splat(now);
-    for (int v = 0; v < KEY_VECTORS; v++) {
-      vf p = exp2v(s[v] - base);
+  // Hides the keys that a token does not see; `position` is the token's, counted from the block's first key.
+  INLINE void mask(vf* scores, ptrdiff_t position) const {
+    vf last = splat(float(position)), before = splat(shape.window ? float(position - shape.window) : -1.0f);
+    each<KEY_VECTORS>([&](int v) INLINE {
+      vf at = lane_numbers() + splat(float(v * W));
+      scores[v] = choose_above(at, last, splat(MASKED), choose_above(at, before, scores[v], splat(MASKED)));
+    });
+  }
+
+  // Scores of one query to weights; the row's total follows, lane by lane. Its peak follows only a score that is well
+  // above it: until then weights are a little above 1, which costs no accuracy, and nothing has to be scaled again.
+  INLINE void softmax(const vf* scores, M* weights, int row) {
+    vf top = scores[0];
+    each<KEY_VECTORS>([&](int v) INLINE { top = vmax(top, scores[v]); });
+    if (any_above(top, splat(peaks[row] + SLACK / shape.scale))) raise_peak(row, largest(top));
+    vf scale = splat(shape.scale), base = splat(-peaks[row] * shape.scale), total = load(totals + row * W);
+    each<KEY_VECTORS>([&](int v) INLINE {
+      vf p = exp2v<M>(fma(scores[v], scale, base));
       total = total + p;
       store(weights + v * W, p);
-    }
-    if (now != old) {
-      vf shrink = exp2v(splat(old) - base);
-      totals[row] *= scalar_of(shrink);
-      for (int d = 0; d < hd; d += W) store(outputs + row * hd + d, load(outputs + row * hd + d) * shrink);
-      peaks[row] = now;
-    }
-    totals[row] += sum(total);
+    });
+    store(totals + row * W, total);
   }
 
-  static float scalar_of(vf x) {
-    float lanes[W];
-    store(lanes, x);
-    return lanes[0];
+  __attribute__((noinline)) void raise_peak(int row, float to) {
+    vf shrink = exp2v<float>(splat((peaks[row] - to) * shape.scale));
+    store(totals + row * W, load(totals + row * W) * shrink);
+    for (int d = 0; d < hd; d += W) store(outputs + row * hd + d, load(outputs + row * hd + d) * shrink);
+    peaks[row] = to;
   }
 };
 
@@ -305,7 +341,8 @@ void write(const TQ* k, const TQ* v, ptrdiff_t k_row, ptrdiff_t v_row, const int
 extern "C" {
 
 // A step's rows: all that does not change from layer to layer. `pieces` are seven numbers each (struct Piece), the longest
-// first; key heads of a piece times rows times tokens times query heads per key head: at most radixlm_attention_rows().
+// first; key heads of a piece times rows times tokens times query heads per key head are at most what
+// radixlm_attention_rows(head_dim) says.
 struct radixlm_step {
   const int32_t *slots, *starts, *offsets, *order, *page_table, *pieces;
   const int64_t* index;
@@ -334,7 +371,7 @@ void attention(const radixlm_step* s, const TQ* q, const TQ* k, const TQ* v, ptr
     for (;;) {
       ptrdiff_t piece = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
       if (piece >= s->num_pieces) break;
-      worker.run(q, q_row, keys, values, rows, pieces[piece], out);
+      worker.run(q, q_row, {keys, values}, rows, pieces[piece], out);
     }
   }
 }
@@ -343,7 +380,7 @@ void attention(const radixlm_step* s, const TQ* q, const TQ* k, const TQ* v, ptr
 
 extern "C" {
 
-int64_t radixlm_attention_rows() { return QUERY_ROWS; }
+int64_t radixlm_attention_rows(int64_t head_dim) { return QUERY_NUMBERS / head_dim; }
 int64_t radixlm_attention_keys() { return KEYS; }  // what rows share is counted in blocks of so many
 
 #define ATTENTION(TQ, TKV)                                                                                            \

@@ -91,7 +91,7 @@ void rotary(const T* x, ptrdiff_t x_row, const float* cos, const float* sin, T* 
 }
 
 inline vf silu(vf x) {
-  vf e = exp2v(vmax(x, splat(-87.0f)) * splat(-1.44269504f));
+  vf e = exp2v<float>(vmax(x, splat(-87.0f)) * splat(-1.44269504f));
   return x / (splat(1.0f) + e);
 }
 

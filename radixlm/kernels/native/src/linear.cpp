@@ -40,36 +40,46 @@ void pack(const T* weight, ptrdiff_t weight_row, T* packed, ptrdiff_t out, ptrdi
   }
 }
 
-template <class T>
-void finish(const float* sums, T* y, ptrdiff_t columns) {
-  ptrdiff_t j = 0;
-  for (; j + W <= columns; j += W) store(y + j, load(sums + j));
-  if (j < columns) store_some(y + j, load(sums + j), int(columns - j));
-}
+// y[rows, columns] = start + x panel, the rows of x and y being `x_row` and `y_row` numbers apart; `start` is as wide as
+// the panel, whose last columns may be too many.
+template <class T, class TY>
+struct Tile {
+  template <int ROWS, int VECTORS>
+  static void run(const T* x, ptrdiff_t x_row, const T* panel, ptrdiff_t steps, const float* start, TY* y,
+                  ptrdiff_t y_row, ptrdiff_t columns) {
+    vf sums[ROWS][VECTORS];
+    each<ROWS>([&](int i) INLINE { each<VECTORS>([&](int j) INLINE { sums[i][j] = load(start + j * W); }); });
+    multiply<T>(x, x_row, panel, steps, sums);
+    each<ROWS>([&](int i) INLINE {
+      each<VECTORS>([&](int j) INLINE {
+        ptrdiff_t left = columns - j * W;
+        TY* to = y + i * y_row + j * W;
+        left >= W ? store(to, sums[i][j]) : store_some(to, sums[i][j], int(left));
+      });
+    });
+  }
+};
 
 // One panel for the rows [first, last).
-template <class T>
+template <class T, class TY>
 void panel_rows(const Shape<T>& s, ptrdiff_t panel, const T* x, ptrdiff_t x_row, const T* packed, const float* bias,
-                T* y, ptrdiff_t y_row, ptrdiff_t first, ptrdiff_t last) {
+                TY* y, ptrdiff_t y_row, ptrdiff_t first, ptrdiff_t last) {
   int width = s.width(panel);
   ptrdiff_t column = panel * PANEL * W, columns = std::min<ptrdiff_t>(width * W, s.out - column);
   ptrdiff_t tiles = (last - first + tile_rows(width) - 1) / tile_rows(width);
   alignas(64) float start[PANEL * W] = {};
   if (bias) std::memcpy(start, bias + column, columns * sizeof(float));
-  alignas(64) float sums[8][PANEL * W];
   ptrdiff_t row = first;
   for (ptrdiff_t t = 0; t < tiles; t++) {
     int rows = int((last - row) / (tiles - t));
-    for (int i = 0; i < rows; i++) std::memcpy(sums[i], start, sizeof start);
-    tile_for<T>(rows, width)(x + row * x_row, x_row, packed + s.offset(panel), width * STEP<T>, s.steps, sums[0],
-                             PANEL * W);
-    for (int i = 0; i < rows; i++) finish(sums[i], y + (row + i) * y_row + column, columns);
+    tile_for<Tile<T, TY>>(rows, width)(x + row * x_row, x_row, packed + s.offset(panel), s.steps, start,
+                                   y + row * y_row + column, y_row, columns);
     row += rows;
   }
 }
 
-template <class T>
-void linear(const T* x, ptrdiff_t x_row, const T* packed, const float* bias, T* y, ptrdiff_t y_row, ptrdiff_t rows,
+template <class T, class TY>
+void linear(const T* x, ptrdiff_t x_row, const T* packed, const float* bias, TY* y, ptrdiff_t y_row, ptrdiff_t rows,
             ptrdiff_t out, ptrdiff_t in) {
   Shape<T> s(out, in);
   ptrdiff_t panel_bytes = PANEL * s.steps * STEP<T> * ptrdiff_t(sizeof(T));
@@ -95,15 +105,20 @@ extern "C" {
 
 int64_t radixlm_packed_elements(int64_t out, int64_t in) { return (out + W - 1) / W * W * in; }
 
-#define LINEAR(T)                                                                                                     \
-  void radixlm_pack_##T(const void* weight, int64_t weight_row, void* packed, int64_t out, int64_t in) {              \
-    pack((const T*)weight, weight_row, (T*)packed, out, in);                                                          \
-  }                                                                                                                   \
-  void radixlm_linear_##T(const void* x, int64_t x_row, const void* packed, const void* bias, void* y, int64_t rows,  \
-                          int64_t out, int64_t in) {                                                                  \
-    linear((const T*)x, x_row, (const T*)packed, (const float*)bias, (T*)y, out, rows, out, in);                      \
+#define PACK(T)                                                                                          \
+  void radixlm_pack_##T(const void* weight, int64_t weight_row, void* packed, int64_t out, int64_t in) { \
+    pack((const T*)weight, weight_row, (T*)packed, out, in);                                             \
   }
 
-LINEAR(bf16)
-LINEAR(float)
+#define LINEAR(T, TY)                                                                                                  \
+  void radixlm_linear_##T##_##TY(const void* x, int64_t x_row, const void* packed, const void* bias, void* y,         \
+                                 int64_t rows, int64_t out, int64_t in) {                                             \
+    linear((const T*)x, x_row, (const T*)packed, (const float*)bias, (TY*)y, out, rows, out, in);                     \
+  }
+
+PACK(bf16)
+PACK(float)
+LINEAR(bf16, bf16)
+LINEAR(bf16, float)
+LINEAR(float, float)
 }

@@ -5,6 +5,8 @@
 // Every element of C is one chain of additions in rising k, whatever the tile's height or width: so a row's result does
 // not depend on the rows that are computed with it.
 #pragma once
+#include <utility>
+
 #include "simd.h"
 
 #if defined(HAVE_BF16_DOT) || defined(__AVX512F__)
@@ -67,50 +69,52 @@ struct Step<bf16> {
 template <class T>
 constexpr int STEP = W * Step<T>::K;
 
-// c[rows, vectors * W] += a[rows, steps * K] * panel; strides in elements. `b` is the panel, `b_step` its elements per
-// step.
-template <class T, int ROWS, int VECTORS>
-__attribute__((noinline)) void tile(const T* a, ptrdiff_t a_row, const T* b, ptrdiff_t b_step, ptrdiff_t steps,
-                                    float* c, ptrdiff_t c_row) {
-  using S = Step<T>;
-  vf sums[ROWS][VECTORS];
-  for (int i = 0; i < ROWS; i++)
-    for (int j = 0; j < VECTORS; j++) sums[i][j] = load(c + i * c_row + j * W);
-  for (ptrdiff_t k = 0; k < steps; k++, b += b_step, a += S::K) {
-    typename S::B columns[VECTORS];
-#pragma GCC unroll 4
-    for (int j = 0; j < VECTORS; j++) columns[j] = S::columns(b + j * STEP<T>);
-#pragma GCC unroll 8
-    for (int i = 0; i < ROWS; i++) {
-      typename S::A x = S::row(a + i * a_row);
-#pragma GCC unroll 4
-      for (int j = 0; j < VECTORS; j++) sums[i][j] = S::add(sums[i][j], columns[j], x);
-    }
-  }
-  for (int i = 0; i < ROWS; i++)
-    for (int j = 0; j < VECTORS; j++) store(c + i * c_row + j * W, sums[i][j]);
+#define INLINE __attribute__((always_inline))
+
+template <class F, int... I>
+INLINE inline void each_of(F&& f, std::integer_sequence<int, I...>) {
+  (f(I), ...);
+}
+// f(0) ... f(N - 1), unrolled from the start: a loop would make the compiler keep an array of vectors in memory.
+template <int N, class F>
+INLINE inline void each(F&& f) {
+  each_of(f, std::make_integer_sequence<int, N>{});
 }
 
-template <class T>
-using TileFn = void (*)(const T*, ptrdiff_t, const T*, ptrdiff_t, ptrdiff_t, float*, ptrdiff_t);
+// sums[rows, vectors * W] += a[rows, steps * K] * panel of `vectors` vectors; a's rows are `a_row` numbers apart.
+template <class T, int ROWS, int VECTORS>
+INLINE inline void multiply(const T* a, ptrdiff_t a_row, const T* panel, ptrdiff_t steps, vf (&sums)[ROWS][VECTORS]) {
+  using S = Step<T>;
+  for (ptrdiff_t k = 0; k < steps; k++, panel += VECTORS * STEP<T>, a += S::K) {
+    typename S::B columns[VECTORS];
+    each<VECTORS>([&](int j) INLINE { columns[j] = S::columns(panel + j * STEP<T>); });
+    each<ROWS>([&](int i) INLINE {
+      typename S::A x = S::row(a + i * a_row);
+      each<VECTORS>([&](int j) INLINE { sums[i][j] = S::add(sums[i][j], columns[j], x); });
+    });
+  }
+}
 
-template <class T, int VECTORS, int... ROWS>
-constexpr TileFn<T> pick(int rows) {
-  constexpr TileFn<T> of[] = {tile<T, ROWS, VECTORS>...};
+// tile_for<F>(rows, vectors) is F::run<rows, vectors>, for 1 <= rows <= tile_rows(vectors), 1 <= vectors <= PANEL.
+template <class F, int VECTORS, int... ROWS>
+auto pick(int rows, std::integer_sequence<int, ROWS...>) {
+  constexpr decltype(&F::template run<1, 1>) of[] = {&F::template run<ROWS + 1, VECTORS>...};
   return of[rows - 1];
 }
-
-// The tile function for 1 <= rows <= tile_rows(vectors), 1 <= vectors <= PANEL.
-template <class T>
-TileFn<T> tile_for(int rows, int vectors) {
-#if defined(__AVX512F__)
-  switch (vectors) {
-    case 1: return pick<T, 1, 1, 2, 3, 4, 5, 6, 7, 8>(rows);
-    case 2: return pick<T, 2, 1, 2, 3, 4, 5, 6, 7, 8>(rows);
-    case 3: return pick<T, 3, 1, 2, 3, 4, 5, 6, 7, 8>(rows);
-    default: return pick<T, 4, 1, 2, 3, 4, 5, 6>(rows);
+template <class F, int VECTORS>
+auto pick(int rows) {
+  return pick<F, VECTORS>(rows, std::make_integer_sequence<int, tile_rows(VECTORS)>{});
+}
+template <class F>
+auto tile_for(int rows, int vectors) {
+  if constexpr (PANEL == 2) {
+    return vectors == 1 ? pick<F, 1>(rows) : pick<F, 2>(rows);
+  } else {
+    switch (vectors) {
+      case 1: return pick<F, 1>(rows);
+      case 2: return pick<F, 2>(rows);
+      case 3: return pick<F, 3>(rows);
+      default: return pick<F, 4>(rows);
+    }
   }
-#else
-  return vectors == 1 ? pick<T, 1, 1, 2, 3, 4>(rows) : pick<T, 2, 1, 2, 3, 4>(rows);
-#endif
 }
