@@ -11,10 +11,11 @@ import msgspec
 
 from radixlm import __version__
 from radixlm.api import pooled
-from radixlm.api.runtime import Model, Runtime
+from radixlm.api.runtime import Model, Runtime, start_scheduler
 from radixlm.base import log
 from radixlm.base.errors import RequestError
 from radixlm.config.groups import Config
+from radixlm.engine.child import Child
 from radixlm.frontend.choice import Updates
 from radixlm.observability.metrics import NullMetrics
 from radixlm.protocol import control
@@ -48,19 +49,24 @@ class Engine:
         flags.setdefault("log_level", "error")
         self._config = Config.from_flat(flags)
         log.setup(self._config.server.log_level)
-        model = Model.find(self._config)
+        scheduler = start_scheduler()
+        try:
+            model = Model.find(self._config)
+        except BaseException:
+            scheduler.end(0.0)
+            raise
         self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="radixlm-engine", daemon=True)
         self._thread.start()
         try:
-            self._runtime = self._wait(self._launch(model))
+            self._runtime = self._wait(self._launch(model, scheduler))
         except BaseException:
             self._stop_loop()
             raise
 
-    async def _launch(self, model: Model) -> Runtime:
-        runtime = Runtime(self._config, model, NullMetrics())
+    async def _launch(self, model: Model, scheduler: Child) -> Runtime:
+        runtime = Runtime(self._config, model, NullMetrics(), scheduler)
         try:
             await runtime.start()
         except BaseException:

@@ -32,6 +32,7 @@ from radixlm.config.facts import GpuFacts, HardwareFacts, probe_host
 from radixlm.config.groups import Config
 from radixlm.config.kv_events import kv_events
 from radixlm.config.resolve import Resolved, known, resolve
+from radixlm.engine.cores import Team
 from radixlm.engine.grammars import GrammarRoom, grammar_room
 from radixlm.engine.kv_events import KvEventPublisher
 from radixlm.engine.trial import Room, measure_room, null_step, run_null_step
@@ -51,7 +52,7 @@ logger = log.get(__name__)
 
 @dataclass(frozen=True)
 class Engine:
-    """A scheduler and a runner that fit each other, ready for the loop."""
+    """A scheduler and a runner that fit each other, ready for the loop. `team` computes, on a CPU."""
 
     scheduler: Scheduler
     runner: Runner
@@ -59,6 +60,7 @@ class Engine:
     ready: SchedulerReady
     feed: KvEventPublisher | None
     grammars: GrammarRoom
+    team: Team | None = None
 
 
 def probe(device: str) -> HardwareFacts:
@@ -85,8 +87,7 @@ def build(config: Config, source: ModelSource, card: ModelCard) -> Engine:
     facts = probe(config.device.device)
     resolved = resolve(config, facts, card)
     device = torch.device(resolved.config.device.device)
-    if device.type == "cpu":
-        torch.set_num_threads(facts.cores)
+    team = Team.muster(facts.cores) if device.type == "cpu" else None
     available_bytes = facts.gpu.available_bytes if resolved.on_cuda and facts.gpu is not None else facts.available_bytes
     dtype = getattr(torch, resolved.config.model.dtype)
     loaded = load_model(
@@ -100,7 +101,7 @@ def build(config: Config, source: ModelSource, card: ModelCard) -> Engine:
     gc.collect()
     gc.freeze()  # what stands now stays: a full collection in the midst of a step would look at all of it in vain
     atexit.register(gc.unfreeze)  # or bindings complain, at the interpreter's end, of what they take for leaks
-    return engine
+    return dataclasses.replace(engine, team=team)
 
 
 def assemble(

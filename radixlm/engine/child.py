@@ -10,33 +10,41 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 
 STDIN = 0
 
 
 class Child:
-    """One child process, `name` being its role in messages to people."""
+    """One child process, `name` being its role in messages to people. `began_s`: monotonic, when it was started."""
 
     def __init__(
         self,
         name: str,
         module: str,
-        spec: bytes,
+        spec: bytes | None = None,
         env: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
     ) -> None:
-        """Start `python -m module arguments` and hand it `spec`, which must be one line."""
+        """Start `python -m module arguments` and tell it `spec`; None: that comes later, and it imports meanwhile."""
         self.name = name
+        self.began_s = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             env={**os.environ, **(env or {})},
             start_new_session=True,  # a Ctrl-C at the terminal is for the parent, which drains first
         )
+        if spec is not None:
+            self.tell(spec)
+
+    def tell(self, spec: bytes) -> None:
+        """Hand it its one line, once. Harmless when it has ended."""
         assert self._process.stdin is not None
-        self._process.stdin.write(spec + b"\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(spec + b"\n")
+            self._process.stdin.flush()
 
     @property
     def pid(self) -> int:
@@ -72,12 +80,12 @@ class Child:
 
 
 def read_spec() -> bytes:
-    """In a child: the parent's line. From here on the process ends itself when the parent's end of the pipe closes."""
+    """In a child: the parent's line. The process ends itself when the parent's end of the pipe closes, now or later."""
     spec = bytearray()
     while not spec.endswith(b"\n"):
         piece = os.read(STDIN, 65536)
         if not piece:
-            raise EOFError("the parent left before saying what to do")
+            os._exit(0)
         spec += piece
     threading.Thread(target=_leave_with_parent, name="parent-watch", daemon=True).start()
     return bytes(spec)

@@ -35,6 +35,8 @@ def main() -> int:
         began = time.monotonic()
         engine = build(config, spec.source, spec.card)
         logger.info("engine ready in %.1f s", time.monotonic() - began)
+        if engine.team is not None and engine.team.settle():
+            logger.info("each of %d threads computes on a core of its own", len(engine.team.threads))
         emit(engine.ready)
         inbox, interval = Receiver(spec.addresses.scheduler), config.schedule.scheduler_recv_interval
         Loop(engine.scheduler, engine.runner, inbox, emit, engine.run_ahead, interval, engine.grammars).run()

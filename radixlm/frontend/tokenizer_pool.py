@@ -5,7 +5,7 @@ Each worker has its own queue, and a text goes where the least is outstanding: o
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ from radixlm.protocol.wire import Addresses, LoopReceiver, Sender
 
 INLINE_CHARS = 256  # up to this, tokenizing here costs less than asking another process
 _MESSAGE_CHARS = 16384  # a batch of prompts is cut into messages of about this size
+_PIECE_CHARS = 1024  # a prompt by itself is cut into pieces no shorter, where that many workers have nothing to do
 
 
 @dataclass
@@ -40,9 +41,15 @@ class _Part:
 class TokenizerPool:
     """`workers` tokenizer processes that listen at `addresses`. `run` takes their answers."""
 
-    def __init__(self, addresses: Addresses, workers: int, local: LocalPrompts) -> None:
-        """Bind what the workers answer to; call it before they start. `local` does what is short."""
+    def __init__(
+        self, addresses: Addresses, workers: int, local: LocalPrompts, cut: Callable[[str, int], list[str]]
+    ) -> None:
+        """Bind what the workers answer to; call it before they start.
+
+        `local` does what is short; `cut`: what gives a text in so many pieces, as `loader.tokenizer.Tokenizer.cut`.
+        """
         self._local = local
+        self._cut = cut
         self._senders = [Sender(addresses.tokenize(worker)) for worker in range(workers)]
         self._answers = LoopReceiver(addresses.tokenized)
         self._outstanding_chars = [0] * workers
@@ -57,6 +64,8 @@ class TokenizerPool:
             check_unicode(text)
         if self._fatal is not None:
             raise RequestError(self._fatal, status=500)
+        if len(texts) == 1:
+            return [await self._alone(texts[0], special[0])]
         parts = _parts(texts)
         answers = await asyncio.gather(*(self._part(part, texts, special) for part in parts))
         ids: list[I32] = [np.empty(0, np.int32)] * len(texts)
@@ -64,6 +73,14 @@ class TokenizerPool:
             for place, array in zip(part.places, arrays, strict=True):
                 ids[place] = array
         return ids
+
+    async def _alone(self, text: str, special: bool) -> I32:
+        idle = self._outstanding_chars.count(0)
+        pieces = self._cut(text, min(idle, len(text) // _PIECE_CHARS))
+        flags = [special] + [False] * (len(pieces) - 1)
+        parts = (_Part([place], len(piece)) for place, piece in enumerate(pieces))
+        answers = await asyncio.gather(*(self._part(part, pieces, flags) for part in parts))
+        return np.concatenate([array for [array] in answers])
 
     async def ready(self) -> None:
         """Wait until every worker answers."""

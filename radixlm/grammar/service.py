@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 
 from radixlm.base import log
@@ -191,7 +192,8 @@ class _Lane:
         self.cpu_s = cpu_s
         self.judge = judge
         self.heavier = heavier
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name, initializer=_yield_to_others)
+        yielding = partial(_yield_to_others, _cores())
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name, initializer=yielding)
 
     def submit(self, work: "Callable[[_Job, _Lane], None]", job: _Job) -> None:
         self._thread.submit(work, job, self)
@@ -201,9 +203,15 @@ class _Lane:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _yield_to_others() -> None:
-    """On Linux a thread has a niceness of its own."""
+def _cores() -> set[int]:
+    """Those that the calling thread may use; on Linux, where a thread has cores and a niceness of its own."""
+    return os.sched_getaffinity(0) if sys.platform == "linux" else set()
+
+
+def _yield_to_others(cores: set[int]) -> None:
+    """Work when nobody else does, on any of `cores`: whoever starts this thread may have come to have fewer."""
     if sys.platform == "linux":
+        os.sched_setaffinity(0, cores)
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), YIELDING)
 
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Coroutine
 from typing import Literal
 
 from radixlm import __version__
-from radixlm.api.runtime import Model, Program, Runtime
+from radixlm.api.runtime import Model, Program, Runtime, start_scheduler
 from radixlm.base import log
 from radixlm.base.errors import RadixError
 from radixlm.config.groups import Config
+from radixlm.engine.child import Child
 from radixlm.launch.observers import Observers
 from radixlm.observability.metrics import BucketOverrides, Metrics, MetricsSink, NullMetrics
 from radixlm.parsers import detect
@@ -35,11 +36,13 @@ def serve(config: Config, on_ready: Ready | None = None, scheduler: Program | No
     log.setup(config.server.log_level)
     tls = Tls.of(config.server)
     listener = bind(config.server.host, config.server.port)
+    child = start_scheduler(scheduler)
     try:
         model = Model.find(config)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_Server(config, model, listener, tls, on_ready, scheduler).run())
+            return runner.run(_Server(config, model, listener, tls, on_ready, child).run())
     finally:
+        child.end(0.0)
         listener.close()
 
 
@@ -51,7 +54,7 @@ class _Server:
         listener: socket.socket,
         tls: Tls | None,
         on_ready: Ready | None,
-        scheduler: Program | None,
+        scheduler: Child,
     ) -> None:
         self._config = config
         self._model = model

@@ -11,7 +11,7 @@ from radixlm.loader.gguf_config import ROPE_FACTORS
 from radixlm.loader.gguf_header import GGUFHeader, TensorInfo
 from radixlm.quantization.gguf import dequantize
 
-BLOCK_ELEMENTS = 1 << 22  # dequantized at a time: float32 scratch of 16 MB
+PIECE_ELEMENTS = 1 << 17  # dequantized at a time: what is made of them on the way stays in a core's cache
 PERMUTED = ("llama",)  # families whose query and key rows the converter reorders for interleaved rotary pairs
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _OF_BLOCK = {
@@ -55,7 +55,7 @@ def _dequantized(header: GGUFHeader, info: TensorInfo, dtype: torch.dtype) -> Te
     out = torch.empty(info.shape, dtype=dtype)
     rows = out.view(-1, info.shape[-1])
     data = header.bytes_of(info).reshape(len(rows), -1)
-    step = max(1, BLOCK_ELEMENTS // info.shape[-1])
+    step = max(1, PIECE_ELEMENTS // info.shape[-1])
     for first in range(0, len(rows), step):
         values = dequantize(data[first : first + step], info.type_id)
         if not values.flags.writeable:  # a view of the mapped file, which torch will not take quietly

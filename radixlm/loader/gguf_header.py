@@ -19,6 +19,7 @@ VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_SIZE = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class GGUFHeader:
 
     def bytes_of(self, tensor: TensorInfo) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The tensor's raw bytes, mapped read-only from the file: uint8 [size_bytes]."""
-        return np.memmap(self.path, np.uint8, "r", tensor.start, (tensor.size_bytes,))
+        return np.asarray(np.memmap(self.path, np.uint8, "r", tensor.start, (tensor.size_bytes,)))
 
 
 def read_header(path: Path) -> GGUFHeader:
@@ -86,9 +87,20 @@ class _Cursor:
         return self.numbers(code, 1)[0]
 
     def string(self) -> str:
-        size = self.number("Q")
-        start = self.take(size)
-        return self.data[start : start + size].decode("utf-8", "replace")  # vocabularies hold stray bytes
+        return self.strings(1)[0]
+
+    def strings(self, count: int) -> list[str]:
+        """`count` strings; vocabularies are most of a header."""
+        data, at, most = self.data, self.at, len(self.data)
+        found = []
+        for _ in range(count):
+            (size,) = _SIZE.unpack_from(data, at)
+            start, at = at + _SIZE.size, at + _SIZE.size + size
+            if at > most:
+                raise EOFError
+            found.append(data[start:at].decode("utf-8", "replace"))  # vocabularies hold stray bytes
+        self.at = at
+        return found
 
     def value(self, kind: int) -> Any:
         if kind == _STRING:
@@ -96,6 +108,8 @@ class _Cursor:
         if kind != _ARRAY:
             return self.number(_SCALARS[kind])
         kind, count = self.number("I"), self.number("Q")
+        if kind == _STRING:
+            return self.strings(count)
         if kind in _SCALARS:
             return list(self.numbers(_SCALARS[kind], count))
         return [self.value(kind) for _ in range(count)]

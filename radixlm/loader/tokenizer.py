@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from radixlm.base.errors import ModelError
+from radixlm.loader.cutting import cut, cuts_between_words
 from radixlm.loader.source import ModelSource
 from radixlm.loader.token_bytes import piece_rule
 from radixlm.loader.tokenizer_folder import read_folder
@@ -45,6 +46,14 @@ class Tokenizer:
         """Ids of `text`. `add_special_tokens` adds what the model's own post-processor adds (BOS, mostly)."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
+
+    def cut(self, text: str, pieces: int) -> list[str]:
+        """`text` in `pieces` or fewer, whose ids one after the other are its own; special tokens go to the first."""
+        return cut(text, pieces) if pieces > 1 and self._cuts else [text]
+
+    @cached_property
+    def _cuts(self) -> bool:
+        return cuts_between_words(self._backend)
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], int | None]:
         """Ids of two texts as one prompt, and where those begin whose type says that they belong to the second.

@@ -11,8 +11,10 @@ I64: TypeAlias = NDArray[np.int64]
 F64: TypeAlias = NDArray[np.float64]
 F32: TypeAlias = NDArray[np.float32]
 
-_CODES: dict[str, int] = {"int32": 1, "int64": 2, "float64": 3, "float32": 4}
-_DTYPES = {code: np.dtype(name) for name, code in _CODES.items()}
+_DTYPES: dict[int, np.dtype[Any]] = {
+    code: np.dtype(kind) for code, kind in enumerate((np.int32, np.int64, np.float64, np.float32), 1)
+}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 # A struct field that holds an array; its dtype and shape travel with it. One or two dimensions, little-endian.
 Array: TypeAlias = Annotated[Any, msgspec.Meta(description="numpy int32, int64, float32 or float64 array")]
@@ -23,7 +25,7 @@ def enc_hook(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         columns = value.shape[1] if value.ndim == 2 else 0
         header = columns.to_bytes(4, "little")
-        return msgspec.msgpack.Ext(_CODES[value.dtype.name], header + np.ascontiguousarray(value).tobytes())
+        return msgspec.msgpack.Ext(_CODES[value.dtype], header + value.tobytes())
     raise TypeError(f"cannot encode {type(value)}")
 
 

@@ -124,7 +124,7 @@ def _draw_by_kind(rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor, sl
                     int(candidates[where].max()),
                 )  # fmt: skip
                 tokens.index_copy_(0, i, drawn)
-    finite = (highest == highest) & (highest < torch.inf)
+    finite = highest < torch.inf  # NaN is not
     tokens = torch.where(finite, tokens, NOT_FINITE)
     rows.last_token.index_copy_(0, slots, tokens.clamp(min=0))
     return tokens

@@ -44,6 +44,16 @@ def test_a_child_hears_its_line_and_leaves_with_the_pipe(module: str, tmp_path: 
     child.end(timeout_s=1)  # harmless when it has ended
 
 
+def test_a_child_may_be_told_later_or_never(module: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    never, later = Child("echo", module), Child("echo", module)
+    later.tell(b"{}")
+    assert wait_for(tmp_path / "out") == b"{}\n"
+    later.end(timeout_s=5)
+    never.end(timeout_s=20)
+    assert never.exit_status() == 0
+    assert not capfd.readouterr().err
+
+
 def test_the_epitaph_names_the_signal(module: str, tmp_path: Path) -> None:
     child = Child("echo", module, b"{}")
     wait_for(tmp_path / "out")

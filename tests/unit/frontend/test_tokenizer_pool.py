@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import pytest
 
@@ -50,7 +51,7 @@ def with_pool(count: int, test: Callable[[TokenizerPool], Awaitable[None]], toke
     """Run `test` on a loop with a pool of `count` workers, which are threads here."""
 
     async def main() -> None:
-        pool = TokenizerPool(addresses, count, LocalPrompts(tokenizer))
+        pool = TokenizerPool(addresses, count, LocalPrompts(tokenizer), TOKENIZER.cut)
         taking = asyncio.create_task(pool.run())
         try:
             await asyncio.wait_for(_finish(test(pool)), 20)
@@ -82,6 +83,28 @@ def test_a_batch_is_spread_and_comes_back_in_order() -> None:
             assert {array.dtype.name for array in batch} == {"int32"}
 
     with_pool(3, test)
+
+
+def test_a_prompt_by_itself_is_cut_among_idle_workers() -> None:
+    class Counting:
+        """The real tokenizer, which knows how often it was asked."""
+
+        bos_token_id = TOKENIZER.bos_token_id
+        texts: ClassVar[list[str]] = []
+
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            self.texts.append(text)
+            return TOKENIZER.encode(text, add_special_tokens)
+
+    async def test(pool: TokenizerPool) -> None:
+        text = "one two three " * 400
+        for special in (False, True):
+            [ids] = await pool.encode([text], [special])
+            assert ids.tolist() == encode(TOKENIZER, text, special)
+            assert len(Counting.texts) == 3 and "".join(sorted(Counting.texts, key=text.index)) == text
+            Counting.texts.clear()
+
+    with_pool(3, test, Counting())
 
 
 def test_a_text_with_its_own_bos_gets_no_second_one() -> None:
@@ -119,7 +142,7 @@ def test_whoever_leaves_disturbs_nobody() -> None:
 
 def test_without_workers_short_texts_work_and_the_others_wait_until_told() -> None:
     async def main() -> None:
-        pool = TokenizerPool(addresses, 2, LocalPrompts(TOKENIZER))
+        pool = TokenizerPool(addresses, 2, LocalPrompts(TOKENIZER), TOKENIZER.cut)
         assert (await pool.encode(["abc"], [False]))[0].tolist() == encode(TOKENIZER, "abc", False)
         waiting = asyncio.create_task(pool.encode(LONG, [True] * len(LONG)))
         await asyncio.sleep(0.01)

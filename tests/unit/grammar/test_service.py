@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -226,3 +227,17 @@ def test_what_the_trial_process_finds_is_told() -> None:
         assert follows(wait(asked, Source("regex", "ab")), b"ab")
     finally:
         asked.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no cores of their own")
+def test_compiling_keeps_the_cores_there_were_before_the_model_took_its_own() -> None:
+    cores = os.sched_getaffinity(0)
+    seen: list[set[int]] = []
+    asked = service(FakeJudge(lambda *_: seen.append(os.sched_getaffinity(0))))
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        wait(asked, Source("regex", "a"))
+    finally:
+        os.sched_setaffinity(0, cores)
+        asked.close()
+    assert seen == [cores]

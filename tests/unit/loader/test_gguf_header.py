@@ -132,7 +132,7 @@ def test_every_block_type_is_read(kind: Type, tmp_path: Path, monkeypatch: pytes
     # Small bytes: exponents of scales stay far from infinity.
     raw = np.random.default_rng(0).integers(0, 60, (7, columns // block * block_bytes), np.uint8)
     path = write(tmp_path / "a.gguf", extra=lambda writer: writer.add_tensor("x.weight", raw, raw_dtype=kind))
-    monkeypatch.setattr("radixlm.loader.gguf.BLOCK_ELEMENTS", 2 * columns)
+    monkeypatch.setattr("radixlm.loader.gguf.PIECE_ELEMENTS", 2 * columns)
     got = dict(gguf_weights(read_header(path), CARD, torch.float32))["x.weight"]
     want = gguf.quants.dequantize(raw, kind)
     assert got.shape == (7, columns)
