@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import Literal
 
 from radixlm import __version__
@@ -25,6 +26,7 @@ from radixlm.server.services import Services
 from radixlm.server.sessions import Sessions
 
 logger = log.get(__name__)
+STOPS = (signal.SIGTERM, signal.SIGINT)
 Ready = Callable[[str], Coroutine[None, None, bool]]  # called with the server's URL; True ends the server
 
 
@@ -36,7 +38,18 @@ def serve(config: Config, on_ready: Ready | None = None, scheduler: Program | No
     log.setup(config.server.log_level)
     tls = Tls.of(config.server)
     listener = bind(config.server.host, config.server.port)
+    started: list[Child] = []
+
+    def leave_at_once(number: int, frame: FrameType | None) -> None:
+        """Until there is a loop. An exception could come where it is lost."""
+        for child in started:
+            child.kill()
+        os._exit(0)
+
+    for number in STOPS:
+        signal.signal(number, leave_at_once)
     child = start_scheduler(scheduler)
+    started.append(child)
     try:
         model = Model.find(config)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -69,7 +82,7 @@ class _Server:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
             loop.add_signal_handler(number, self._stop.set)
         runtime = Runtime(self._config, self._model, self._metrics, self._scheduler, self._observers.on_ended)
         try:

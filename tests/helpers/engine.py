@@ -1,5 +1,6 @@
 """A whole engine in this process: scheduler, runner and loop around a loaded model, without sockets."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,6 +65,9 @@ class LocalEngine:
         self._loop = Loop(engine.scheduler, engine.runner, self, self._take, run_ahead, grammars=self.grammars)
 
     def drain(self, timeout_s: float = 0.0) -> Sequence[Message]:
+        """What was submitted. It takes the time it is given only where a grammar is being compiled."""
+        if not self._inbox and self.grammars.waiting:
+            time.sleep(timeout_s)
         messages, self._inbox = self._inbox, []
         return messages
 
