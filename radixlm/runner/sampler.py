@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from radixlm.kernels.masks import apply_token_masks
-from radixlm.kernels.sampling import sample, sample_rows
+from radixlm.kernels.sampling import highest, sample, sample_rows
 from radixlm.models.base import Model
 from radixlm.protocol.arrays import I32, I64
 from radixlm.protocol.plan import NOT_FINITE
@@ -110,7 +110,7 @@ def _draw(rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor) -> Tensor:
 
 def _draw_by_kind(rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor, slots_host: I32) -> Tensor:
     """`_draw` with greedy, unfiltered and filtered rows apart, so that none pays for another's filter."""
-    highest, first = logits.max(-1)
+    largest, first = highest(logits)
     greedy, candidates = rows.greedy_host[slots_host], rows.candidates_host[slots_host]
     tokens = first
     if not greedy.all():
@@ -124,7 +124,7 @@ def _draw_by_kind(rows: Rows, logits: Tensor, slots: Tensor, outputs: Tensor, sl
                     int(candidates[where].max()),
                 )  # fmt: skip
                 tokens.index_copy_(0, i, drawn)
-    finite = highest < torch.inf  # NaN is not
+    finite = largest < torch.inf  # NaN is not
     tokens = torch.where(finite, tokens, NOT_FINITE)
     rows.last_token.index_copy_(0, slots, tokens.clamp(min=0))
     return tokens

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from radixlm.kernels.sampling import apply_penalties, exponential_noise, sample
+from radixlm.kernels.sampling import SPAN, apply_penalties, exponential_noise, highest, sample
 
 VOCAB = 500
 ROWS = 20_000
@@ -92,3 +92,16 @@ def test_penalties() -> None:
     counts = torch.tensor([[3, 0, 0, 1]], dtype=torch.int32)
     apply_penalties(logits, seen, counts, torch.tensor([2.0]), torch.tensor([0.1]), torch.tensor([0.5]))
     torch.testing.assert_close(logits, torch.tensor([[1.0 - 0.3 - 0.5, -4.0, 1.0, 0.25 - 0.1 - 0.5]]))
+
+
+@pytest.mark.parametrize("vocab", [SPAN, 5 * SPAN, 5 * SPAN + 1, 7])
+def test_highest_is_the_first_of_the_largest(vocab: int) -> None:
+    logits = torch.randint(-3, 4, (64, vocab), generator=torch.Generator().manual_seed(vocab)).float()
+    logits[1] = -torch.inf
+    logits[2, vocab // 2 :] = torch.inf
+    logits[3, vocab - 1] = torch.nan
+    values, places = highest(logits)
+    for row, value, place in zip(logits, values, places.tolist(), strict=True):
+        wanted = row.isnan() if row.isnan().any() else row == row.max()
+        assert place == wanted.nonzero()[0] and torch.equal(row[place].isnan(), value.isnan())
+        assert value.isnan() or value == row[place]

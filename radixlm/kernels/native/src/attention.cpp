@@ -119,13 +119,21 @@ class Worker {
   // Where the keys and values of one head lie; null for those that no token is to see, which read as zero.
   struct Block {
     const TKV *key[KEYS], *value[KEYS];
+  };
 
-    // Towards the second-level cache: `bytes` of the keys and values [from, to). Inlined, because GCC takes a function
-    // that only prefetches for one without effect.
-    INLINE void prefetch(int from, int to, size_t bytes) const {
-      for (int j = from; j < std::min(to, KEYS); j++)
-        for (const TKV* p : {key[j], value[j]})
-          for (size_t b = 0; p && b < bytes; b += 64) __builtin_prefetch(reinterpret_cast<const char*>(p) + b, 0, 2);
+  // A block's keys and values on their way to the second-level cache, a portion whenever there is time. One burst would
+  // fill the few places where the first-level cache keeps what it waits for, and stall the reading of what is there.
+  struct Fetch {
+    const Block& block;
+    const int bytes, portion;  // of one key or value; keys and values at a time
+    int at = 0;
+
+    // Inlined, because GCC takes a function that only prefetches for one without effect.
+    INLINE void some() {
+      for (int to = std::min(at + portion, 2 * KEYS); at < to; at++) {
+        const TKV* from = at % 2 ? block.value[at / 2] : block.key[at / 2];
+        for (int b = 0; from && b < bytes; b += LINE) __builtin_prefetch((const char*)from + b, 0, 2);
+      }
     }
   };
 
@@ -191,23 +199,22 @@ class Worker {
   void attend(const Rows& rows, int row, const Piece& piece, const Pool<TKV>& pool, ptrdiff_t from, ptrdiff_t to,
               int at, int count) {
     const int heads = piece.last_head - piece.head;
-    const size_t bytes = heads * hd * sizeof(TKV);
-    const int ahead = (KEYS * TILE_ROWS + heads * count - 1) / (heads * count);  // keys to prefetch with each tile
+    const int bytes = heads * hd * int(sizeof(TKV));
+    const int pauses = heads * (KEY_VECTORS * 2 + (count + TILE_ROWS - 1) / TILE_ROWS);
+    const int portion = (2 * KEYS + pauses - 1) / pauses;
     Block blocks[2];
     find_keys(rows, row, pool, piece.head, from, to, blocks[0]);
-    blocks[0].prefetch(0, KEYS, bytes);
+    Fetch{blocks[0], bytes, 2 * KEYS}.some();
     int turn = 0;
     for (ptrdiff_t block = from / KEYS * KEYS; block < to; block += KEYS, turn ^= 1) {
       const Block& now = blocks[turn];
-      Block& next = blocks[turn ^ 1];
-      find_keys(rows, row, pool, piece.head, block + KEYS, to, next);
-      int prefetched = 0;
+      find_keys(rows, row, pool, piece.head, block + KEYS, to, blocks[turn ^ 1]);
+      Fetch next{blocks[turn ^ 1], bytes, portion};
       for (int h = 0; h < heads; h++) {
-        pack_keys(now, h);
-        pack_values(now, h);
+        pack_keys(now, h, next);
+        pack_values(now, h, next);
         for (int i = 0; i < count;) {
-          next.prefetch(prefetched, prefetched + ahead, bytes);
-          prefetched += ahead;
+          next.some();
           int tile = std::min(TILE_ROWS, count - i);
           pick<AttendTile, PANEL>(tile)(*this, h * n + at + i, i, block);
           i += tile;
@@ -223,9 +230,10 @@ class Worker {
     const int32_t* pages = rows.pages(row);
     ptrdiff_t block = from / KEYS * KEYS;
     to = std::min(to, block + KEYS);
-    for (ptrdiff_t p = from; p < to;) {
-      ptrdiff_t page = p / rows.page_size, stop = std::min(to, (page + 1) * rows.page_size);
-      for (ptrdiff_t at = pages[page] * rows.page_size + p % rows.page_size; p < stop; p++, at++) {
+    ptrdiff_t page = from / rows.page_size, in_page = from % rows.page_size;
+    for (ptrdiff_t p = from; p < to; page++, in_page = 0) {
+      ptrdiff_t stop = std::min(to, p + rows.page_size - in_page);
+      for (ptrdiff_t at = pages[page] * rows.page_size + in_page; p < stop; p++, at++) {
         ptrdiff_t offset = (at * shape.kv_heads + head) * hd;
         found.key[p - block] = pool.keys + offset;
         found.value[p - block] = pool.values + offset;
@@ -233,8 +241,9 @@ class Worker {
     }
   }
 
-  void pack_keys(const Block& block, int h) {
+  void pack_keys(const Block& block, int h, Fetch& next) {
     for (int v = 0; v < KEY_VECTORS; v++) {
+      next.some();
       const void* rows[W];
       for (int i = 0; i < W; i++) {
         const TKV* key = block.key[v * W + i];
@@ -253,11 +262,12 @@ class Worker {
   // Panels of head_dim vectors: PANEL wide, the last one narrower.
   int value_width(int vector) const { return std::min(PANEL, hd / W - vector); }
 
-  void pack_values(const Block& block, int h) {
+  void pack_values(const Block& block, int h, Fetch& next) {
     M* to = values;
     for (int v = 0; v < hd / W; v += PANEL) {
       const int width = value_width(v);
       for (int j = 0; j < KEYS; j += K) {
+        if (j % W == 0) next.some();
         const TKV *one = block.value[j], *two = block.value[j + K - 1];
         one = (one ? one + h * hd : no_key) + v * W;
         two = (two ? two + h * hd : no_key) + v * W;

@@ -15,6 +15,8 @@ constexpr int PANEL = 4;  // vectors
 constexpr int PANEL = 2;
 #endif
 
+constexpr ptrdiff_t LINE = 64;  // bytes that come from memory together
+
 // Rows of a tile of `vectors` vectors: as many accumulators as the register file holds.
 constexpr int tile_rows(int vectors) {
   return PANEL == 2 ? 4 : vectors == 4 ? 6 : 8;
@@ -81,11 +83,25 @@ INLINE inline void each(F&& f) {
   each_of(f, std::make_integer_sequence<int, N>{});
 }
 
+// Memory that the same core reads next, to be fetched into its second-level cache: `each` bytes with every step. All at
+// once would fill the few places where a core's first-level cache keeps what it waits for.
+struct Ahead {
+  const char* at = nullptr;
+  ptrdiff_t each = 0;
+
+  INLINE void step() {
+    for (ptrdiff_t b = 0; b < each; b += LINE) __builtin_prefetch(at + b, 0, 2);
+    at += each;
+  }
+};
+
 // sums[rows, vectors * W] += a[rows, steps * K] * panel of `vectors` vectors; a's rows are `a_row` numbers apart.
 template <class T, int ROWS, int VECTORS>
-INLINE inline void multiply(const T* a, ptrdiff_t a_row, const T* panel, ptrdiff_t steps, vf (&sums)[ROWS][VECTORS]) {
+INLINE inline void multiply(const T* a, ptrdiff_t a_row, const T* panel, ptrdiff_t steps, vf (&sums)[ROWS][VECTORS],
+                            Ahead ahead = {}) {
   using S = Step<T>;
   for (ptrdiff_t k = 0; k < steps; k++, panel += VECTORS * STEP<T>, a += S::K) {
+    ahead.step();
     typename S::B columns[VECTORS];
     each<VECTORS>([&](int j) INLINE { columns[j] = S::columns(panel + j * STEP<T>); });
     each<ROWS>([&](int i) INLINE {
