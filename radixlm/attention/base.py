@@ -130,9 +130,11 @@ class ForwardContext:
     """What a model's forward pass is given beside the token ids.
 
     `embeds`: which tokens of the step (int64 [n]) have embeddings of their own, and these ([n, hidden_size]).
+    `wanted`: the tokens whose hidden state is wanted (int64 [L]); None: all. Only decoders take it.
     """
 
     batch: RowBatch
     attention: AttentionBackend
     meta: Any
     embeds: tuple[Tensor, Tensor] | None = None
+    wanted: Tensor | None = None

@@ -35,7 +35,10 @@ class Model(ABC):
 
     @abstractmethod
     def forward(self, input_ids: Tensor, ctx: ForwardContext) -> Tensor:
-        """input_ids: int64 [T], the tokens of `ctx.batch`'s rows. Returns [T, hidden_size], after the last norm."""
+        """input_ids: int64 [T], the tokens of `ctx.batch`'s rows. Returns [T, hidden_size], after the last norm.
+
+        Of `ctx.wanted` tokens alone, where it says which: [L, hidden_size].
+        """
 
     @abstractmethod
     def raw_logits(self, hidden: Tensor) -> Tensor:

@@ -28,11 +28,14 @@ class DecoderLayer(Layer):
         self._post_norm = RMSNorm("post_attention_layernorm", card.hidden_size, card.rms_norm_eps, place)
         self._mlp = mlp
 
-    def __call__(self, delta: Tensor | None, residual: Tensor, cos: Tensor, sin: Tensor, ctx: ForwardContext) -> Tensor:
-        """Add the layer before's `delta` to `residual` in place, and return this layer's own; all [T, hidden_size]."""
+    def attend(self, delta: Tensor | None, residual: Tensor, cos: Tensor, sin: Tensor, ctx: ForwardContext) -> Tensor:
+        """Add the layer before's `delta` to `residual` in place, and return attention's own; all [T, hidden_size]."""
         x = self._input_norm(residual) if delta is None else self._input_norm.add(delta, residual)
-        x = self._post_norm.add(self._attention(x, cos, sin, ctx), residual)
-        return self._mlp(x)
+        return self._attention(x, cos, sin, ctx)
+
+    def feed(self, delta: Tensor, residual: Tensor) -> Tensor:
+        """Add attention's `delta` to `residual` in place, and return the feed-forward's own; all [T, hidden_size]."""
+        return self._mlp(self._post_norm.add(delta, residual))
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:
         yield from self._input_norm.parameters(prefix)
@@ -70,7 +73,13 @@ class Decoder(Model):
         return GatedMLP(self.card.hidden_size, self.card.intermediate_size, self.card.mlp_bias, place)
 
     def forward(self, input_ids: Tensor, ctx: ForwardContext) -> Tensor:
-        return self.layers(*self.begin(input_ids, ctx), ctx)
+        residual, cos, sin = self.begin(input_ids, ctx)
+        delta, wanted = self.attend(residual, cos, sin, ctx), ctx.wanted
+        if wanted is None:
+            return self.finish(delta, residual)
+        if not len(wanted):
+            return residual[:0]
+        return self.finish(delta.index_select(0, wanted), residual.index_select(0, wanted))
 
     def begin(self, input_ids: Tensor, ctx: ForwardContext) -> tuple[Tensor, Tensor, Tensor]:
         """What the layers start from: new tensors [T, hidden_size], and cos and sin as `Rotary.tables` gives them."""
@@ -80,12 +89,16 @@ class Decoder(Model):
             residual.index_copy_(0, where, own.to(residual.dtype))
         return residual, *self._rotary.tables(ctx.batch.positions)
 
-    def layers(self, residual: Tensor, cos: Tensor, sin: Tensor, ctx: ForwardContext) -> Tensor:
-        """The rest of `forward`; `residual` is changed."""
+    def attend(self, residual: Tensor, cos: Tensor, sin: Tensor, ctx: ForwardContext) -> Tensor:
+        """All in which tokens meet: what the last layer's attention adds, [T, hidden_size]. Changes `residual`."""
         delta: Tensor | None = None
-        for layer in self._layers:
-            delta = layer(delta, residual, cos, sin, ctx)
-        return self._norm(residual) if delta is None else self._norm.add(delta, residual)
+        for layer in self._layers[:-1]:
+            delta = layer.feed(layer.attend(delta, residual, cos, sin, ctx), residual)
+        return self._layers[-1].attend(delta, residual, cos, sin, ctx)
+
+    def finish(self, delta: Tensor, residual: Tensor) -> Tensor:
+        """The rest of `forward`, from what `attend` returned, for any of its tokens. Changes `residual`."""
+        return self._norm.add(self._layers[-1].feed(delta, residual), residual)
 
     def raw_logits(self, hidden: Tensor) -> Tensor:
         return self._head.raw(hidden)

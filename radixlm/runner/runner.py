@@ -157,14 +157,19 @@ class Runner:
     def _forward(
         self, plan: StepPlan, numbers: list[Tensor], ask: MaskSource, embeds: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor | None]:
-        """An eager step: hidden [T, hidden_size], and tokens int64 [L] of the sampled rows, None without any."""
+        """An eager step: hidden [T, hidden_size], and tokens int64 [L] of the sampled rows, None without any.
+
+        Where nothing else is read, what follows the last attention is done for sampled rows alone: [L, hidden_size].
+        """
         table, host_ids, *sampled_rows = numbers
         input_ids, batch = self._inputs(plan, table, host_ids)
+        last = sampled_rows[0]
+        wanted = last if len(last) < len(input_ids) and self._pooler is None and not plan.readings else None
         short = self._short_steps
         if short is not None and len(input_ids) <= short.most_tokens:
-            hidden = short.forward(input_ids, batch, embeds)
+            hidden = short.forward(input_ids, batch, embeds, wanted)
         else:
-            context = ForwardContext(batch, self._attention, self._attention.prepare(batch), embeds)
+            context = ForwardContext(batch, self._attention, self._attention.prepare(batch), embeds, wanted)
             hidden = self._model.forward(input_ids, context)
         return hidden, self._sample(plan, hidden, sampled_rows, ask())
 

@@ -27,14 +27,15 @@ RECORDED_TOKENS = 4  # done while recording; the buffers are made for as many as
 
 @dataclass(frozen=True)
 class ShortSteps:
-    """A decoder's layers over static buffers of `most_tokens` tokens."""
+    """A decoder's layers over static buffers of `most_tokens` tokens: up to the last attention, and what follows it."""
 
     most_tokens: int
     _model: Decoder
     _attention: NativeCPU
     _meta: Any
     _inputs: tuple[Tensor, ...]
-    _program: Program
+    _attend: Program
+    _finish: Program
 
     @staticmethod
     @torch.inference_mode()
@@ -52,25 +53,39 @@ class ShortSteps:
         for static, x in zip(inputs, small, strict=True):
             static[:RECORDED_TOKENS].copy_(x)
 
-        def layers() -> Tensor:
-            return model.layers(residual[:RECORDED_TOKENS], cos[:RECORDED_TOKENS], sin[:RECORDED_TOKENS], context)
-
+        first = slice(RECORDED_TOKENS)
         try:
-            program = Program(kernels, layers, RECORDED_TOKENS, most_tokens)
+            attend = Program(
+                kernels,
+                lambda: model.attend(residual[first], cos[first], sin[first], context),
+                RECORDED_TOKENS,
+                most_tokens,
+            )
+            finish = Program(
+                kernels, lambda: model.finish(attend.out[first], residual[first]), RECORDED_TOKENS, most_tokens
+            )
         except NotRecordableError as error:
             logger.info("steps are not recorded: %s", error)
             return None
-        return ShortSteps(most_tokens, model, attention, context.meta, inputs, program)
+        return ShortSteps(most_tokens, model, attention, context.meta, inputs, attend, finish)
 
-    def forward(self, input_ids: Tensor, batch: RowBatch, embeds: tuple[Tensor, Tensor] | None) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, batch: RowBatch, embeds: tuple[Tensor, Tensor] | None, wanted: Tensor | None = None
+    ) -> Tensor:
         """`Model.forward` of at most `most_tokens` tokens."""
         tokens = len(input_ids)
         self._attention.refresh(self._meta, batch)
         context = ForwardContext(batch, self._attention, self._meta, embeds)
         for static, new in zip(self._inputs, self._model.begin(input_ids, context), strict=True):
             static[:tokens].copy_(new)
-        self._program.run(tokens)
-        return self._program.out[:tokens].clone()
+        self._attend.run(tokens)
+        if wanted is not None:
+            tokens = len(wanted)
+            for x in (self._attend.out, self._inputs[0]):
+                x[:tokens].copy_(x.index_select(0, wanted))
+        if tokens:
+            self._finish.run(tokens)
+        return self._finish.out[:tokens].clone()
 
 
 def _padding(rows: Rows, page_size: int, tokens: int) -> RowBatch:

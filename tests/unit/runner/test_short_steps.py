@@ -82,6 +82,10 @@ def test_equal_to_eager(card: ModelCard, dtype: torch.dtype) -> None:
         recorded = short.forward(ids, batch, None)
         assert all(torch.equal(a, b) for a, b in zip(written, pool.keys, strict=True))
         kept.append((eager, recorded))
+        for wanted in (torch.tensor([len(ids) - 1]), torch.arange(0, len(ids), 2), torch.empty(0, dtype=torch.int64)):
+            context = ForwardContext(batch, attention, attention.prepare(batch), wanted=wanted)
+            kept.append((eager[wanted], model.forward(ids, context)))
+            kept.append((eager[wanted], short.forward(ids, batch, None, wanted)))
     assert all(torch.equal(eager, recorded) for eager, recorded in kept)  # also after later steps
 
 
