@@ -28,6 +28,7 @@ from radixlm.tools.simulate.trace import TraceRequest
 WORD, END = 0, 1  # the two tokens that a simulated model says
 SHORTEST_COAST = 8  # steps; fewer are simulated one by one
 LONGEST_COAST = 1 << 20
+WAIT_S = 0.001  # between looks while nothing can run yet
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,20 @@ class World:
         plan = self._scheduler.plan(self._arrived(), self._now)
         if plan is not None:
             self._launch(plan)
-        elif not self._in_flight and self._scheduler.idle and self._next < len(self._trace):
-            self._now = max(self._now, self._due_s(self._next))
+        elif not self._in_flight:
+            self._wait()
         while self._in_flight and (plan is None or len(self._in_flight) > self._run_ahead):
             self._commit()
             if plan is None:
                 break
+
+    def _wait(self) -> None:
+        """Nothing runs: on to the next arrival, or a little further while something waits for time to pass."""
+        self._collect(self._scheduler.take_output())  # requests that were refused as they arrived
+        if not self._scheduler.idle:
+            self._now += WAIT_S
+        elif self._next < len(self._trace):
+            self._now = max(self._now, self._due_s(self._next))
 
     def _commit(self) -> None:
         plan, done_at = self._in_flight.popleft()

@@ -117,6 +117,12 @@ def test_answers_end_where_the_trace_says() -> None:
     assert summarize({}, run).refused == 1
 
 
+def test_what_is_refused_while_nothing_runs_holds_nothing_up() -> None:
+    run = simulate([request(0, 3000, 5), request(1, 10, 3), request(2, 3000, 5)])
+    assert [f.reason.type for fate in run.fates if (f := fate.finished)] == ["abort", "length", "abort"]
+    assert [fate.end_s for fate in run.fates][::2] == [0.0, 2.0]
+
+
 def busy_trace() -> list[TraceRequest]:
     rng = np.random.default_rng(1)
     times, prompts = np.cumsum(rng.exponential(0.7, 40)).tolist(), rng.integers(20, 400, 40).tolist()
