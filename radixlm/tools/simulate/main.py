@@ -52,16 +52,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__, allow_abbrev=False)
     source = parser.add_argument_group("the machine")
     source.add_argument("--fit", metavar="MODEL", help="measure this model here, as `radixlm serve MODEL` would run it")
-    source.add_argument("--fit-seconds", type=float, default=40.0, help="how long to measure (40)")
+    source.add_argument("--fit-seconds", type=_positive(float), default=40.0, help="how long to measure (40)")
     source.add_argument("--flags", type=_parsed(json_object), default={}, help="JSON object of server flags for --fit")
     source.add_argument("--cost", metavar="FILE", help="cost file: written with --fit, read without")
     source.add_argument("--overhead-ms", type=float, default=0.0, help="time a request spends before the engine (0)")
     traffic = parser.add_argument_group("the traffic")
     traffic.add_argument("--trace", metavar="FILE", help="requests as JSON lines; see docs/simulate.md")
-    traffic.add_argument("--request-rate", type=float, help="requests per second, in place of timestamps; inf: at once")
-    traffic.add_argument("--slowdown", type=float, default=1.0, help="stretch the timestamps by this (1)")
-    traffic.add_argument("--num-requests", type=int, help="only so many from the beginning")
-    traffic.add_argument("--block-tokens", type=int, default=512, help="tokens behind one of hash_ids (512)")
+    traffic.add_argument(
+        "--request-rate", type=_positive(float), help="requests per second, in place of timestamps; inf: at once"
+    )
+    traffic.add_argument("--slowdown", type=_positive(float), default=1.0, help="stretch the timestamps by this (1)")
+    traffic.add_argument("--num-requests", type=_positive(int), help="only so many from the beginning")
+    traffic.add_argument("--block-tokens", type=_positive(int), default=512, help="tokens behind one of hash_ids (512)")
     traffic.add_argument("--tokenizer", metavar="MODEL", help="for traces with text")
     traffic.add_argument("--seed", type=int, default=0, help="of --request-rate's arrivals (0)")
     server = parser.add_argument_group("the server; several values of an option are tried against each other")
@@ -74,12 +76,12 @@ def _parser() -> argparse.ArgumentParser:
         ("--max-running-requests", "--max-running-requests"),
     ):
         names = dict.fromkeys((name, alias))
-        server.add_argument(*names, nargs="+", type=_parsed(human_int), default=[None], metavar="N")
+        server.add_argument(*names, nargs="+", type=_positive(human_int), default=[None], metavar="N")
     server.add_argument("--schedule-conservativeness", nargs="+", type=float, default=[1.0], metavar="X")
     server.add_argument("--radix-eviction-policy-config", type=_parsed(whole_numbers), default={}, metavar="JSON")
     server.add_argument("--disable-radix-cache", action="store_true")
     server.add_argument("--enable-priority-scheduling", action="store_true")
-    server.add_argument("--context-length", type=_parsed(human_int), metavar="N")
+    server.add_argument("--context-length", type=_positive(human_int), metavar="N")
     output = parser.add_argument_group("output")
     output.add_argument("--json", metavar="FILE", help="write a line per run")
     output.add_argument("--against", metavar="URL", help="play the trace to this server too, and show what it took")
@@ -94,6 +96,16 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return convert
+
+
+def _positive(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def number(word: str) -> Any:
+        value = parse(word)
+        if not value > 0:
+            raise ValueError(f"must be above 0, not {word}")
+        return value
+
+    return _parsed(number)
 
 
 def _cost(options: argparse.Namespace) -> StepCost:

@@ -172,3 +172,8 @@ def test_wrong_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert radixlm(["simulate", "--trace", trace]) == 2
     assert radixlm(["simulate", "--trace", trace, "--cost", trace]) == 2
     assert "is not a cost file" in capsys.readouterr().err
+    for option in ("--request-rate", "--slowdown", "--pool-tokens", "--page-size", "--context-length"):
+        for value in ("0", "-1", "nan", "x"):
+            with pytest.raises(SystemExit, match="2"):
+                radixlm(["simulate", "--trace", trace, f"{option}={value}"])
+            assert f"argument {option}" in capsys.readouterr().err
