@@ -75,12 +75,8 @@ class Child:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
         if not self.wait(timeout_s):
-            self.kill()
+            self._process.kill()
             self._process.wait()
-
-    def kill(self) -> None:
-        """Without a word, and without waiting."""
-        self._process.kill()
 
 
 def read_spec() -> bytes:

@@ -54,7 +54,7 @@ def highest(logits: Tensor) -> tuple[Tensor, Tensor]:
         return logits.max(-1)
     spans = logits.unflatten(1, (-1, SPAN))
     values, span = spans.amax(-1).max(-1)
-    inside = spans[torch.arange(len(logits)), span].max(-1).indices
+    inside = spans[torch.arange(len(logits), device=logits.device), span].max(-1).indices
     return values, span * SPAN + inside
 
 

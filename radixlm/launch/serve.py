@@ -38,18 +38,7 @@ def serve(config: Config, on_ready: Ready | None = None, scheduler: Program | No
     log.setup(config.server.log_level)
     tls = Tls.of(config.server)
     listener = bind(config.server.host, config.server.port)
-    started: list[Child] = []
-
-    def leave_at_once(number: int, frame: FrameType | None) -> None:
-        """Until there is a loop. An exception could come where it is lost."""
-        for child in started:
-            child.kill()
-        os._exit(0)
-
-    for number in STOPS:
-        signal.signal(number, leave_at_once)
-    child = start_scheduler(scheduler)
-    started.append(child)
+    child = _start(scheduler)
     try:
         model = Model.find(config)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -57,6 +46,27 @@ def serve(config: Config, on_ready: Ready | None = None, scheduler: Program | No
     finally:
         child.end(0.0)
         listener.close()
+
+
+def _start(scheduler: Program | None) -> Child:
+    """Start the scheduler process. Until there is a loop, a signal ends both, at the earliest when the child stands.
+
+    It does so by no exception, which could come where it is lost.
+    """
+    waiting: list[int] = []
+    for number in STOPS:
+        signal.signal(number, lambda number, frame: waiting.append(number))
+    child = start_scheduler(scheduler)
+
+    def leave_at_once(number: int, frame: FrameType | None) -> None:
+        child.end(0.0)
+        os._exit(0)
+
+    for number in STOPS:
+        signal.signal(number, leave_at_once)
+    if waiting:
+        leave_at_once(waiting[0], None)
+    return child
 
 
 class _Server:

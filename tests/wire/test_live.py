@@ -317,7 +317,7 @@ def test_a_signal_during_the_load_ends_it_at_once() -> None:
     assert own.stop(signal.SIGINT) == 0
     assert time.monotonic() - began < 3
     assert "Traceback" not in own.log()
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=3)
     assert not alive
 
 

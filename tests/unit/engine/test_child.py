@@ -15,7 +15,8 @@ from radixlm.engine.child import Child
 ECHO = """
 import sys, time
 from radixlm.engine.child import read_spec
-open({out!r}, "wb").write(read_spec())
+spec = read_spec()
+open({out!r}, "wb").write(spec)
 time.sleep(60)
 """
 
