@@ -110,8 +110,7 @@ class Runtime:
             self._children.append(Child("detokenizer", "radixlm.frontend.detokenizer_process", spec))
         self._pool: TokenizerPool | None = None
         if workers.tokenizers:
-            tokenizer = model.tokenizer
-            self._pool = TokenizerPool(self._addresses, workers.tokenizers, LocalPrompts(tokenizer), tokenizer.cut)
+            self._pool = TokenizerPool(self._addresses, workers.tokenizers, LocalPrompts(model.tokenizer))
         for worker in range(workers.tokenizers):
             name = f"tokenizer-{worker}"
             self._children.append(Child(name, "radixlm.frontend.tokenizer_process", spec, arguments=(str(worker),)))

@@ -1,11 +1,12 @@
 """Prompts tokenized by processes of their own, seen from the process that asks. Starts none and watches none.
 
 Each worker has its own queue, and a text goes where the least is outstanding: one long prompt does not hold up others.
+A prompt that comes while nothing else is being tokenized saves itself the way: it is done here, in a thread.
 """
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +19,6 @@ from radixlm.protocol.wire import Addresses, LoopReceiver, Sender
 
 INLINE_CHARS = 256  # up to this, tokenizing here costs less than asking another process
 _MESSAGE_CHARS = 16384  # a batch of prompts is cut into messages of about this size
-_PIECE_CHARS = 1024  # a prompt by itself is cut into pieces no shorter, where that many workers have nothing to do
 
 
 @dataclass
@@ -41,15 +41,10 @@ class _Part:
 class TokenizerPool:
     """`workers` tokenizer processes that listen at `addresses`. `run` takes their answers."""
 
-    def __init__(
-        self, addresses: Addresses, workers: int, local: LocalPrompts, cut: Callable[[str, int], list[str]]
-    ) -> None:
-        """Bind what the workers answer to; call it before they start.
-
-        `local` does what is short; `cut`: what gives a text in so many pieces, as `loader.tokenizer.Tokenizer.cut`.
-        """
+    def __init__(self, addresses: Addresses, workers: int, local: LocalPrompts) -> None:
+        """Bind what the workers answer to; call it before they start. `local` does what is short or comes alone."""
         self._local = local
-        self._cut = cut
+        self._busy_here = False
         self._senders = [Sender(addresses.tokenize(worker)) for worker in range(workers)]
         self._answers = LoopReceiver(addresses.tokenized)
         self._outstanding_chars = [0] * workers
@@ -64,8 +59,8 @@ class TokenizerPool:
             check_unicode(text)
         if self._fatal is not None:
             raise RequestError(self._fatal, status=500)
-        if len(texts) == 1:
-            return [await self._alone(texts[0], special[0])]
+        if len(texts) == 1 and not self._calls and not self._busy_here:
+            return await self._here(texts, special)
         parts = _parts(texts)
         answers = await asyncio.gather(*(self._part(part, texts, special) for part in parts))
         ids: list[I32] = [np.empty(0, np.int32)] * len(texts)
@@ -74,13 +69,16 @@ class TokenizerPool:
                 ids[place] = array
         return ids
 
-    async def _alone(self, text: str, special: bool) -> I32:
-        idle = self._outstanding_chars.count(0)
-        pieces = self._cut(text, min(idle, len(text) // _PIECE_CHARS))
-        flags = [special] + [False] * (len(pieces) - 1)
-        parts = (_Part([place], len(piece)) for place, piece in enumerate(pieces))
-        answers = await asyncio.gather(*(self._part(part, pieces, flags) for part in parts))
-        return np.concatenate([array for [array] in answers])
+    async def _here(self, texts: Sequence[str], special: Sequence[bool]) -> list[I32]:
+        self._busy_here = True
+        try:
+            return await asyncio.to_thread(self._local.encode_now, texts, special)
+        except RequestError:
+            raise
+        except Exception as error:
+            raise _unfit(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._busy_here = False
 
     async def ready(self) -> None:
         """Wait until every worker answers."""
@@ -91,7 +89,7 @@ class TokenizerPool:
         places = part.places
         reply = await self._ask(idlest, [texts[place] for place in places], [special[place] for place in places])
         if reply.error is not None:
-            raise RadixError(f"a prompt could not be tokenized: {reply.error}")
+            raise _unfit(reply.error)
         return np.split(reply.tokens, np.cumsum(reply.counts)[:-1])
 
     async def _ask(self, worker: int, texts: list[str], special: list[bool]) -> TokenizeReply:
@@ -125,6 +123,10 @@ class TokenizerPool:
         for sender in self._senders:
             sender.close()
         self._answers.close()
+
+
+def _unfit(reason: str) -> RadixError:
+    return RadixError(f"a prompt could not be tokenized: {reason}")
 
 
 def _parts(texts: Sequence[str]) -> list[_Part]:

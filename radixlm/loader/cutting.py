@@ -10,24 +10,27 @@ _PROBES = ("ab cd", "a b", "Ab CD", "ZZ y")
 _LOCAL_NORMALIZERS = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
 
 
-def cuts_between_words(backend: Any) -> bool:
-    """Whether the tokenizer starts anew at every space between two ASCII letters, and adds nothing behind a text.
+def added_before(backend: Any) -> list[int] | None:
+    """The ids that the tokenizer adds before a text, if asked to; None where `cut` is not for it.
+
+    That is, unless it starts anew at every space between two ASCII letters and adds nothing behind a text.
 
     backend: a tokenizers.Tokenizer.
     """
     added = backend.get_added_tokens_decoder().values()
     if any(token.lstrip or token.rstrip or token.single_word or " " in token.content for token in added):
-        return False
+        return None
     normalizer, splitter = backend.normalizer, backend.pre_tokenizer
     if splitter is None or (normalizer is not None and not _is_local(json.loads(normalizer.__getstate__()))):
-        return False
+        return None
     for probe in _PROBES:
         space = probe.index(" ")
         pieces = [offsets for _, offsets in splitter.pre_tokenize_str(probe)]
         if (space, len(probe)) not in pieces:
-            return False
+            return None
     plain, whole = (backend.encode(_PROBES[0], add_special_tokens=special).ids for special in (False, True))
-    return bool(whole[len(whole) - len(plain) :] == plain)
+    before: list[int] = whole[: len(whole) - len(plain)]
+    return before if whole == before + plain else None
 
 
 def _is_local(normalizer: dict[str, Any]) -> bool:

@@ -1,17 +1,21 @@
 """The tokenizer: text to ids, ids to text and bytes, special tokens, chat templates. Knows no torch and no request."""
 
 import json
+import os
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from radixlm.base.errors import ModelError
-from radixlm.loader.cutting import cut, cuts_between_words
+from radixlm.loader.cutting import added_before, cut
 from radixlm.loader.source import ModelSource
 from radixlm.loader.token_bytes import piece_rule
 from radixlm.loader.tokenizer_folder import read_folder
 from radixlm.loader.tokenizer_gguf import read_gguf
 from radixlm.loader.tokenizer_parts import TokenizerParts
+
+_PIECE_CHARS = 512  # no thread is woken for less
 
 
 class Tokenizer:
@@ -24,11 +28,13 @@ class Tokenizer:
         chat_templates: by name; "default" is the usual one, "tool_use" is for requests with tools. May be empty.
     """
 
-    def __init__(self, parts: TokenizerParts) -> None:
+    def __init__(self, parts: TokenizerParts, threads: int | None = None) -> None:
+        """`threads`: the most that share one long text; half of the machine's when unset."""
         backend = parts.backend
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
+        self._threads = (os.cpu_count() or 1) // 2 if threads is None else threads
         self.special_tokens = parts.special_tokens
         self.chat_templates = parts.chat_templates
         self.bos_token_id = self._id_of("bos_token")
@@ -44,16 +50,17 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`. `add_special_tokens` adds what the model's own post-processor adds (BOS, mostly)."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
-
-    def cut(self, text: str, pieces: int) -> list[str]:
-        """`text` in `pieces` or fewer, whose ids one after the other are its own; special tokens go to the first."""
-        return cut(text, pieces) if pieces > 1 and self._cuts else [text]
+        pieces = min(self._threads, len(text) // _PIECE_CHARS)
+        before = self._added_before if pieces > 1 else None
+        if before is None:
+            ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+            return ids
+        parts = self._backend.encode_batch_fast(cut(text, pieces), add_special_tokens=False)
+        return list(chain(before if add_special_tokens else (), *(part.ids for part in parts)))
 
     @cached_property
-    def _cuts(self) -> bool:
-        return cuts_between_words(self._backend)
+    def _added_before(self) -> list[int] | None:
+        return added_before(self._backend)
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], int | None]:
         """Ids of two texts as one prompt, and where those begin whose type says that they belong to the second.

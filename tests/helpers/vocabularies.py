@@ -19,14 +19,14 @@ SAMPLE = [
 
 
 @cache
-def byte_level() -> Tokenizer:
+def byte_level(threads: int = 1) -> Tokenizer:
     """256 byte tokens, some merges (parts of characters among them), specials <s> </s> <|user|>, plain token <tool>."""
     backend = tokenizers.Tokenizer(BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend.train_from_iterator(SAMPLE, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
-    return _finished(backend)
+    return _finished(backend, threads)
 
 
 @cache
@@ -54,11 +54,11 @@ def sentencepiece() -> Tokenizer:
     return _finished(backend)
 
 
-def _finished(backend: tokenizers.Tokenizer) -> Tokenizer:
+def _finished(backend: tokenizers.Tokenizer, threads: int = 1) -> Tokenizer:
     specials = ["<s>", "</s>", "<|user|>"]
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in specials])
     backend.add_tokens([AddedToken("<tool>", special=False, normalized=False)])
     named = {"bos_token": "<s>", "eos_token": "</s>"}
     set_affixes(backend, named, add_bos=True, add_eos=False)
     template = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}"
-    return Tokenizer(TokenizerParts(backend, named, {"default": template}))
+    return Tokenizer(TokenizerParts(backend, named, {"default": template}), threads)

@@ -51,7 +51,7 @@ def with_pool(count: int, test: Callable[[TokenizerPool], Awaitable[None]], toke
     """Run `test` on a loop with a pool of `count` workers, which are threads here."""
 
     async def main() -> None:
-        pool = TokenizerPool(addresses, count, LocalPrompts(tokenizer), TOKENIZER.cut)
+        pool = TokenizerPool(addresses, count, LocalPrompts(tokenizer))
         taking = asyncio.create_task(pool.run())
         try:
             await asyncio.wait_for(_finish(test(pool)), 20)
@@ -85,26 +85,30 @@ def test_a_batch_is_spread_and_comes_back_in_order() -> None:
     with_pool(3, test)
 
 
-def test_a_prompt_by_itself_is_cut_among_idle_workers() -> None:
-    class Counting:
-        """The real tokenizer, which knows how often it was asked."""
+def test_a_prompt_by_itself_is_done_here_and_the_next_one_by_a_worker() -> None:
+    class Watched:
+        """The real tokenizer, which knows what was asked in which thread."""
 
         bos_token_id = TOKENIZER.bos_token_id
-        texts: ClassVar[list[str]] = []
+        asked: ClassVar[list[tuple[str, bool]]] = []
 
         def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-            self.texts.append(text)
+            self.asked.append((text, threading.current_thread() in working))
             return TOKENIZER.encode(text, add_special_tokens)
 
-    async def test(pool: TokenizerPool) -> None:
-        text = "one two three " * 400
-        for special in (False, True):
-            [ids] = await pool.encode([text], [special])
-            assert ids.tolist() == encode(TOKENIZER, text, special)
-            assert len(Counting.texts) == 3 and "".join(sorted(Counting.texts, key=text.index)) == text
-            Counting.texts.clear()
+    working: set[threading.Thread] = set()
 
-    with_pool(3, test, Counting())
+    async def test(pool: TokenizerPool) -> None:
+        working.update(threading.enumerate())
+        for special in (False, True):
+            [ids] = await pool.encode([LONG[0]], [special])
+            assert ids.tolist() == encode(TOKENIZER, LONG[0], special)
+        assert Watched.asked == [(LONG[0], False)] * 2
+        [one], [two] = await asyncio.gather(pool.encode([LONG[1]], [True]), pool.encode([LONG[2]], [True]))
+        assert one.tolist() == encode(TOKENIZER, LONG[1], True) and two.tolist() == encode(TOKENIZER, LONG[2], True)
+        assert sorted(Watched.asked[2:]) == sorted([(LONG[1], False), (LONG[2], True)])
+
+    with_pool(2, test, Watched())
 
 
 def test_a_text_with_its_own_bos_gets_no_second_one() -> None:
@@ -125,6 +129,8 @@ def test_what_a_text_does_wrong_is_its_own_error() -> None:
         assert isinstance(answers[1], RadixError) and "boom" in str(answers[1])
         assert not isinstance(answers[0], BaseException)
         assert len((await pool.encode([LONG[2]], [False]))[0])  # the worker lives
+        with pytest.raises(RadixError, match="boom"):
+            await pool.encode([LONG[1] + "BOOM"], [True])
 
     with_pool(1, test, Choosy())
 
@@ -142,7 +148,7 @@ def test_whoever_leaves_disturbs_nobody() -> None:
 
 def test_without_workers_short_texts_work_and_the_others_wait_until_told() -> None:
     async def main() -> None:
-        pool = TokenizerPool(addresses, 2, LocalPrompts(TOKENIZER), TOKENIZER.cut)
+        pool = TokenizerPool(addresses, 2, LocalPrompts(TOKENIZER))
         assert (await pool.encode(["abc"], [False]))[0].tolist() == encode(TOKENIZER, "abc", False)
         waiting = asyncio.create_task(pool.encode(LONG, [True] * len(LONG)))
         await asyncio.sleep(0.01)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from radixlm.loader.cutting import cut, cuts_between_words
+from radixlm.loader.cutting import added_before, cut
 from tests.helpers.vocabularies import SAMPLE, byte_level
 
 TEXTS = [
@@ -31,15 +31,17 @@ def backend(**parts: Any) -> Tokenizer:
 
 @pytest.mark.parametrize("special", [False, True])
 def test_pieces_have_the_tokens_of_the_whole(special: bool) -> None:
-    tokenizer = byte_level()
+    whole = byte_level()
     rng = random.Random(3)
-    for text in [*TEXTS, "".join(rng.choice(TEXTS)[rng.randrange(40) :] for _ in range(9))]:
+    for text in [*TEXTS, "".join(rng.choice(TEXTS)[rng.randrange(40) :] for _ in range(400))]:
+        ids = whole.encode(text, special)
         for pieces in (1, 2, 3, 8, 1000):
-            found = tokenizer.cut(text, pieces)
+            found = cut(text, pieces)
             assert "".join(found) == text and len(found) <= pieces
-            ids = [id_ for n, piece in enumerate(found) for id_ in tokenizer.encode(piece, special and n == 0)]
-            assert ids == tokenizer.encode(text, special)
-    assert len(tokenizer.cut(TEXTS[1] * 9, 4)) == 4
+            parts = [whole.encode(piece, special and n == 0) for n, piece in enumerate(found)]
+            assert [id_ for part in parts for id_ in part] == ids
+        assert byte_level(threads=7).encode(text, special) == ids
+    assert len(cut(TEXTS[1] * 9, 4)) == 4
 
 
 def test_pieces_are_of_about_one_length() -> None:
@@ -48,15 +50,15 @@ def test_pieces_are_of_about_one_length() -> None:
 
 
 def test_tokenizers_that_look_across_a_space_are_found_out() -> None:
-    assert cuts_between_words(backend())
-    assert cuts_between_words(backend(normalizer=normalizers.Sequence([normalizers.NFC()])))
+    assert added_before(backend()) == []
+    assert added_before(backend(normalizer=normalizers.Sequence([normalizers.NFC()]))) == []
     bos = processors.TemplateProcessing("<s> $A", "$A $B", [("<s>", 262)])
     eos = processors.TemplateProcessing("$A <s>", "$A $B", [("<s>", 262)])
-    assert cuts_between_words(backend(post_processor=bos)) and not cuts_between_words(backend(post_processor=eos))
-    assert not cuts_between_words(backend(pre_tokenizer=None))
-    assert not cuts_between_words(backend(normalizer=normalizers.Prepend("\u2581")))
-    assert not cuts_between_words(backend(pre_tokenizer=pre_tokenizers.Whitespace()))
+    assert added_before(backend(post_processor=bos)) == [262] and added_before(backend(post_processor=eos)) is None
+    assert added_before(backend(pre_tokenizer=None)) is None
+    assert added_before(backend(normalizer=normalizers.Prepend("\u2581"))) is None
+    assert added_before(backend(pre_tokenizer=pre_tokenizers.Whitespace())) is None
     for token in (AddedToken("New York"), AddedToken("<x>", rstrip=True), AddedToken("word", single_word=True)):
         other = backend()
         other.add_tokens([token])
-        assert not cuts_between_words(other)
+        assert added_before(other) is None
