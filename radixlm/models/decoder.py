@@ -74,12 +74,7 @@ class Decoder(Model):
 
     def forward(self, input_ids: Tensor, ctx: ForwardContext) -> Tensor:
         residual, cos, sin = self.begin(input_ids, ctx)
-        delta, wanted = self.attend(residual, cos, sin, ctx), ctx.wanted
-        if wanted is None:
-            return self.finish(delta, residual)
-        if not len(wanted):
-            return residual[:0]
-        return self.finish(delta.index_select(0, wanted), residual.index_select(0, wanted))
+        return self.finish(self.attend(residual, cos, sin, ctx), residual, ctx.wanted)
 
     def begin(self, input_ids: Tensor, ctx: ForwardContext) -> tuple[Tensor, Tensor, Tensor]:
         """What the layers start from: new tensors [T, hidden_size], and cos and sin as `Rotary.tables` gives them."""
@@ -96,8 +91,12 @@ class Decoder(Model):
             delta = layer.feed(layer.attend(delta, residual, cos, sin, ctx), residual)
         return self._layers[-1].attend(delta, residual, cos, sin, ctx)
 
-    def finish(self, delta: Tensor, residual: Tensor) -> Tensor:
+    def finish(self, delta: Tensor, residual: Tensor, wanted: Tensor | None = None) -> Tensor:
         """The rest of `forward`, from what `attend` returned, for any of its tokens. Changes `residual`."""
+        if wanted is not None:
+            if not len(wanted):
+                return residual[:0]
+            delta, residual = delta.index_select(0, wanted), residual.index_select(0, wanted)
         return self._norm.add(self._layers[-1].feed(delta, residual), residual)
 
     def raw_logits(self, hidden: Tensor) -> Tensor:

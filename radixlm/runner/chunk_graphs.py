@@ -3,7 +3,8 @@
 All but attention works on tokens one by one, whatever rows they belong to, so a step is replayed on the smallest rung
 that holds its tokens; the rest of the rung are tokens of the padding slot, which are written to the null page.
 Attention itself depends on the rows and runs eagerly between the pieces, on the real tokens only; a backend that can
-bring a step's rows to a graph has it in the whole graph.
+bring a step's rows to a graph has it in the whole graph. What follows the last attention is in no graph: it is done for
+the tokens that are wanted alone.
 """
 
 import bisect
@@ -18,7 +19,7 @@ from torch import Tensor
 from radixlm.attention.base import AttentionBackend, AttentionFacts, ForwardContext, RowBatch
 from radixlm.attention.device import DeviceAttention, StepMeta
 from radixlm.kernels.rotary import HeadNorms, rotate_and_store
-from radixlm.models.base import Model
+from radixlm.models.decoder import Decoder
 from radixlm.protocol.plan import StepPlan
 from radixlm.runner.capture import GraphPool, Recorder
 from radixlm.runner.rows import Rows
@@ -58,7 +59,7 @@ class ChunkGraphs:
     """Captures on construction. `report` says what it took."""
 
     def __init__(
-        self, model: Model, attention: DeviceAttention, rows: Rows, sizes: Sequence[int], pool: GraphPool
+        self, model: Decoder, attention: DeviceAttention, rows: Rows, sizes: Sequence[int], pool: GraphPool
     ) -> None:
         """`sizes`: token counts, ascending."""
         self._model = model
@@ -70,7 +71,7 @@ class ChunkGraphs:
         most = self._sizes[-1]
         self._block = torch.zeros(packed_bytes(_per_token(most)), dtype=torch.uint8, device=device)
         self._kv_index = torch.zeros(most, dtype=torch.int64, device=device)
-        self._hidden = torch.zeros(most, model.card.hidden_size, dtype=facts.dtype, device=device)
+        self._delta, self._residual = torch.zeros(2, most, model.card.hidden_size, dtype=facts.dtype, device=device)
         self._q = torch.zeros(most, facts.num_heads, facts.head_dim, dtype=facts.dtype, device=device)
         self._attended = torch.zeros(most, facts.num_heads * facts.head_dim, dtype=facts.dtype, device=device)
         self._rungs: dict[int, Rung] = {}
@@ -85,10 +86,11 @@ class ChunkGraphs:
         size = self._rung_size(_tokens(plan))
         self._rows.staging.fill(per_token(plan, size, self._rows.padding_slot), self._block)
 
-    def replay(self, plan: StepPlan, table: Tensor) -> Tensor:
+    def replay(self, plan: StepPlan, table: Tensor, wanted: Tensor | None) -> Tensor:
         """Run the step whose tokens were sent. table: int32 [3, R]: slots, starts, counts.
 
-        Returns the tokens' hidden vectors [T, hidden_size], good until the next replay.
+        Returns the hidden vectors of the tokens `wanted` [L, hidden_size], or with None of all of them, as `forward`
+        of the model would.
         """
         tokens = _tokens(plan)
         rung = self._rungs[self._rung_size(tokens)]
@@ -110,13 +112,13 @@ class ChunkGraphs:
         whole = rung.whole
         if whole is not None and self._attention.refresh_chunks(whole.plan, batch):
             whole.graph.replay()
-            return self._hidden[:tokens]
-        meta = self._attention.prepare(batch)
-        for graph, at in rung.pieces:
-            graph.replay()
-            self._attention.attend(at.layer, at.q[:tokens], at.out[:tokens], at.scale, batch, meta)
-        rung.last.replay()
-        return self._hidden[:tokens]
+        else:
+            meta = self._attention.prepare(batch)
+            for graph, at in rung.pieces:
+                graph.replay()
+                self._attention.attend(at.layer, at.q[:tokens], at.out[:tokens], at.scale, batch, meta)
+            rung.last.replay()
+        return self._model.finish(self._delta[:tokens], self._residual[:tokens], wanted)
 
     def _rung_size(self, tokens: int) -> int:
         return self._sizes[bisect.bisect_left(self._sizes, tokens)]
@@ -160,7 +162,10 @@ class ChunkGraphs:
         ids, slots, positions = views(self._block, _per_token(size))
         self._kv_index[:size].copy_(rows.kv_index(slots, positions, batch.page_size))
         input_ids = torch.where(ids == ON_DEVICE, rows.last_token.index_select(0, slots), ids)
-        self._hidden[:size].copy_(self._model.forward(input_ids, ForwardContext(batch, attention, meta)))
+        context = ForwardContext(batch, attention, meta)
+        residual, cos, sin = self._model.begin(input_ids, context)
+        self._delta[:size].copy_(self._model.attend(residual, cos, sin, context))
+        self._residual[:size].copy_(residual)
 
     def _batch(self, size: int) -> RowBatch:
         """The static tensors of a rung's tokens; of their rows nothing is known."""

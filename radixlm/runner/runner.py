@@ -17,6 +17,7 @@ from radixlm.attention.base import AttentionBackend, ForwardContext, RowBatch
 from radixlm.attention.device import DeviceAttention
 from radixlm.base import log
 from radixlm.models.base import Model
+from radixlm.models.decoder import Decoder
 from radixlm.protocol.plan import NOT_FINITE, NOT_SAMPLED, SAMPLE, StepPlan, StepResult
 from radixlm.runner.capture import CaptureReport, GraphPool
 from radixlm.runner.chunk_graphs import ChunkGraphs
@@ -83,11 +84,13 @@ class Runner:
     @property
     def chunks_capturable(self) -> bool:
         """Whether steps with prompt tokens can be captured here, in pieces."""
-        return self._device.type == "cuda" and isinstance(self._attention, DeviceAttention)
+        fits = isinstance(self._attention, DeviceAttention) and isinstance(self._model, Decoder)
+        return fits and self._device.type == "cuda"
 
     def capture_chunks(self, sizes: Sequence[int]) -> CaptureReport:
         """Capture the pieces of steps of these token counts (ascending); any step that fits is then replayed."""
-        assert isinstance(self._attention, DeviceAttention) and self._graph_pool is not None
+        assert isinstance(self._attention, DeviceAttention) and isinstance(self._model, Decoder)
+        assert self._graph_pool is not None
         self._chunk_graphs = ChunkGraphs(self._model, self._attention, self._rows, sizes, self._graph_pool)
         return self._chunk_graphs.report
 
@@ -163,8 +166,7 @@ class Runner:
         """
         table, host_ids, *sampled_rows = numbers
         input_ids, batch = self._inputs(plan, table, host_ids)
-        last = sampled_rows[0]
-        wanted = last if len(last) < len(input_ids) and self._pooler is None and not plan.readings else None
+        wanted = self._wanted(plan, sampled_rows)
         short = self._short_steps
         if short is not None and len(input_ids) <= short.most_tokens:
             hidden = short.forward(input_ids, batch, embeds, wanted)
@@ -176,9 +178,15 @@ class Runner:
     def _replay_chunks(
         self, graphs: ChunkGraphs, plan: StepPlan, table: Tensor, sampled_rows: list[Tensor], ask: MaskSource
     ) -> tuple[Tensor, Tensor | None]:
-        """`_forward` of a step that was captured in pieces."""
-        hidden = graphs.replay(plan, table)
+        """`_forward` of a step that was captured."""
+        hidden = graphs.replay(plan, table, self._wanted(plan, sampled_rows))
         return hidden, self._sample(plan, hidden, sampled_rows, ask())
+
+    def _wanted(self, plan: StepPlan, sampled_rows: list[Tensor]) -> Tensor | None:
+        """The tokens whose hidden state is read, int64 [L]; None: all. sampled_rows: as `_sampled_rows` made them."""
+        last = sampled_rows[0]
+        few = len(last) < plan.decode_rows + len(plan.tokens)
+        return last if few and self._pooler is None and not plan.readings else None
 
     def _sample(
         self, plan: StepPlan, hidden: Tensor, sampled_rows: list[Tensor], masks: TokenMasks | None

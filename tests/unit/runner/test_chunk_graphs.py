@@ -82,7 +82,8 @@ def run(graphs: ChunkGraphs, bench: Bench, attention: Stored, plan: StepPlan, si
     with torch.inference_mode():
         graphs._forward(size, graphs._breaking(size, attend), None)
         last = torch.from_numpy(np.cumsum(plan.counts, dtype=np.int64) - 1)[torch.from_numpy(plan.flags) & SAMPLE != 0]
-        chosen = graphs._model.logits(graphs._hidden[:tokens][last]).argmax(-1)
+        hidden = graphs._model.finish(graphs._delta[:tokens], graphs._residual[:tokens], last)
+        chosen = graphs._model.logits(hidden).argmax(-1)
         rows.last_token[torch.from_numpy(plan.slots).long()] = chosen
     return chosen.tolist()
 
