@@ -58,14 +58,10 @@ class RowBatch:
     token_types: Tensor | None = None
 
 
-class AttentionBackend(ABC):
-    """Causal attention of a step's rows over paged keys and values; one instance serves all layers.
-
-    A plug-in: also answers `why_not(facts) -> list[str]`.
-    """
+class AttentionPlugin(ABC):
+    """What attends a step's rows, or some of them, over paged keys and values; one instance serves all layers."""
 
     name: ClassVar[str]
-    capturable: ClassVar[bool] = True  # whether decode can be captured in a CUDA graph
 
     def __init__(self, facts: AttentionFacts, pool: MHAPool) -> None:
         self.facts = facts
@@ -75,6 +71,17 @@ class AttentionBackend(ABC):
     @abstractmethod
     def why_not(cls, facts: AttentionFacts) -> list[str]:
         """The reasons this backend cannot serve `facts`; empty when it can."""
+
+    @classmethod
+    def why_not_unasked(cls, facts: AttentionFacts) -> list[str]:
+        """The reasons not to take it for `facts` unless it is asked for by name."""
+        return []
+
+
+class AttentionBackend(AttentionPlugin):
+    """Causal attention of all of a step's rows."""
+
+    capturable: ClassVar[bool] = True  # whether decode can be captured in a CUDA graph
 
     @abstractmethod
     def prepare(self, batch: RowBatch) -> Any:
@@ -88,7 +95,7 @@ class AttentionBackend(ABC):
         """
         return self.prepare(batch)
 
-    def refresh(self, meta: Any, batch: RowBatch) -> None:  # noqa: B027  (nothing to do is a sound default)
+    def refresh(self, meta: Any, batch: RowBatch) -> None:
         """What `capture`'s metadata needs before each replay of its graph, on the current stream; by default nothing.
 
         `batch`: the static device tensors, now holding this step's rows, and host arrays of the real rows only. The

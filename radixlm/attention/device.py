@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionBackend, RowBatch
+from radixlm.attention.base import AttentionBackend, AttentionPlugin, RowBatch
 from radixlm.kernels.rotary import HeadNorms, rotate_and_store
 
 
@@ -19,31 +19,19 @@ class StepMeta:
     chunks: Any
 
 
-class DeviceAttention(AttentionBackend):
-    """New keys and values go to the pool first, in the launch that rotates them; attention then reads only the pool."""
-
-    @abstractmethod
-    def plan_decode(self, batch: RowBatch) -> Any:
-        """Metadata for the decode rows, of which there is at least one."""
+class ChunkAttention(AttentionPlugin):
+    """Attends chunks, whose keys and values are in the pool already."""
 
     @abstractmethod
     def plan_chunks(self, batch: RowBatch) -> Any:
         """Metadata for the rows after the decode rows, of which there is at least one."""
 
     @abstractmethod
-    def run_decode(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Any) -> None:
-        """Attend the decode rows. q: [decode rows, num_heads, head_dim]; out: [decode rows, num_heads * head_dim]."""
-
-    @abstractmethod
     def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Any) -> None:
-        """Attend the chunks. q, out: as in `run_decode`, but of all tokens of the step; decode rows' are left alone."""
+        """Attend the chunks; q: [T, num_heads, head_dim], out: [T, num_heads * head_dim], of all tokens of the step.
 
-    def capture_decode(self, batch: RowBatch) -> Any:
-        """`capture` for the decode rows."""
-        return self.plan_decode(batch)
-
-    def refresh_decode(self, plan: Any, batch: RowBatch) -> None:
-        """`refresh` for what `capture_decode` gave."""
+        What belongs to decode rows is left alone.
+        """
 
     def capture_chunks(self, batch: RowBatch) -> Any:
         """Metadata for a graph in which all rows are chunks, decode rows of one token, and all tokens the batch's.
@@ -55,6 +43,25 @@ class DeviceAttention(AttentionBackend):
     def refresh_chunks(self, plan: Any, batch: RowBatch) -> bool:
         """Make what `capture_chunks` gave that of a step. False: this step's attention had better not be replayed."""
         return False
+
+
+class DeviceAttention(AttentionBackend, ChunkAttention):
+    """New keys and values go to the pool first, in the launch that rotates them; attention then reads only the pool."""
+
+    @abstractmethod
+    def plan_decode(self, batch: RowBatch) -> Any:
+        """Metadata for the decode rows, of which there is at least one."""
+
+    @abstractmethod
+    def run_decode(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Any) -> None:
+        """Attend the decode rows. q: [decode rows, num_heads, head_dim]; out: [decode rows, num_heads * head_dim]."""
+
+    def capture_decode(self, batch: RowBatch) -> Any:
+        """`capture` for the decode rows."""
+        return self.plan_decode(batch)
+
+    def refresh_decode(self, plan: Any, batch: RowBatch) -> None:
+        """`refresh` for what `capture_decode` gave."""
 
     def prepare(self, batch: RowBatch) -> StepMeta:
         rows = batch.decode_rows

@@ -1,13 +1,16 @@
 """Attention by the FlashInfer package: decode on tensor cores, FlashAttention-3 or -2 for chunks. Knows pools and rows.
 
+Chunks' keys are found by the page, or copied side by side where that pays.
+
 FlashInfer plans a step on the host before its kernels run; its kernels are compiled at first use, into our cache.
 """
 
+import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +19,8 @@ from torch import Tensor
 
 from radixlm.attention.base import AttentionFacts, RowBatch
 from radixlm.attention.device import DeviceAttention
+from radixlm.attention.gather import key_index, worth_gathering
+from radixlm.base.paths import cache_directory
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.kernels import triton
 from radixlm.protocol.arrays import I32
@@ -57,13 +62,20 @@ class FlashInfer(DeviceAttention):
             reasons.append(f"compute capability {capability[0]}.{capability[1]} is below 8.0")
         return reasons
 
+    @classmethod
+    def why_not_unasked(cls, facts: AttentionFacts) -> list[str]:
+        if chunks_compiled(facts):
+            return []
+        return ["its kernels are not compiled yet: starting with --prefill-attention-backend flashinfer does that"]
+
     def __init__(self, facts: AttentionFacts, pool: MHAPool) -> None:
         super().__init__(facts, pool)
         self._library = _library()
         self._device = pool.keys[0].device
         self._memory: Tensor | None = None
         self._decode: Planned | None = None
-        self._chunks: Planned | None = None
+        self._paged: Planned | None = None
+        self._gathered: Planned | None = None
         self._graph_pages: Tensor | None = None
 
     def plan_decode(self, batch: RowBatch) -> "Planned":
@@ -77,19 +89,25 @@ class FlashInfer(DeviceAttention):
         self._plan_rows(self._decode, pages, indices, batch)
         return self._decode
 
-    def plan_chunks(self, batch: RowBatch) -> "Planned":
-        if self._chunks is None:
-            kind = "fa3" if torch.cuda.get_device_capability(self._device)[0] == 9 else "fa2"
-            memory = self._workspace(batch)
-            wrapper = self._library.BatchPrefillWithPagedKVCacheWrapper(memory, "NHD", backend=kind)
-            self._chunks = Planned(wrapper)
+    def plan_chunks(self, batch: RowBatch) -> "ChunkPlan":
         rows = batch.decode_rows
+        queries, shape = _ends(batch.counts_host[rows:]), self._shape()
+        if worth_gathering(self.facts, batch, rows):
+            if self._gathered is None:
+                self._gathered = self._chunk_wrapper(self._library.BatchPrefillWithRaggedKVCacheWrapper, batch)
+            ends = _ends(batch.starts_host[rows:] + batch.counts_host[rows:])
+            self._gathered.plan(lambda w: w.plan(queries, ends, *shape, causal=True, **self._dtypes()))
+            return ChunkPlan(self._gathered, key_index(batch, rows))
+        if self._paged is None:
+            self._paged = self._chunk_wrapper(self._library.BatchPrefillWithPagedKVCacheWrapper, batch)
         pages = Pages(batch.starts_host[rows:] + batch.counts_host[rows:], batch.page_size)
-        indices = self._flat(batch, batch.slots[rows:], pages)
-        queries = _ends(batch.counts_host[rows:])
-        shape, dtypes = self._shape(batch), self._dtypes()
-        self._chunks.plan(lambda w: w.plan(queries, pages.ends, indices, pages.last, *shape, causal=True, **dtypes))
-        return self._chunks
+        indices, listed = self._flat(batch, batch.slots[rows:], pages), (pages.last, *shape, batch.page_size)
+        self._paged.plan(lambda w: w.plan(queries, pages.ends, indices, *listed, causal=True, **self._dtypes()))
+        return ChunkPlan(self._paged, None)
+
+    def _chunk_wrapper(self, kind: Any, batch: RowBatch) -> "Planned":
+        version = "fa3" if torch.cuda.get_device_capability(self._device)[0] == 9 else "fa2"
+        return Planned(kind(self._workspace(batch), "NHD", backend=version))
 
     def capture_decode(self, batch: RowBatch) -> "Planned":
         rows = batch.slots.shape[0]
@@ -117,17 +135,24 @@ class FlashInfer(DeviceAttention):
         self._plan_graph(plan, batch, starts)
 
     def run_decode(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: "Planned") -> None:
-        self._run(plan, layer, q, out.view(q.shape), scale, batch)
+        plan.wrapper.run(q, self._cache(layer, batch), q_scale=self._relative(scale), out=out.view(q.shape))
 
-    def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: "Planned") -> None:
-        rows = batch.decode_rows
-        self._run(plan, layer, q[rows:], out.view(q.shape)[rows:], scale, batch)
+    def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: "ChunkPlan") -> None:
+        rows, run = batch.decode_rows, plan.planned.wrapper.run
+        q, out = q[rows:], out.view(q.shape)[rows:]
+        if plan.index is None:
+            run(q, self._cache(layer, batch), q_scale=self._relative(scale), out=out)
+        else:
+            keys, values = (side[layer].index_select(0, plan.index) for side in (self.pool.keys, self.pool.values))
+            run(q * self._relative(scale) if self._relative(scale) != 1.0 else q, keys, values, out=out)
 
-    def _run(self, plan: "Planned", layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch) -> None:
+    def _cache(self, layer: int, batch: RowBatch) -> tuple[Tensor, Tensor]:
         shape = (-1, batch.page_size, self.facts.num_kv_heads, self.facts.head_dim)
-        cache = (self.pool.keys[layer].view(shape), self.pool.values[layer].view(shape))
-        # It was planned with the usual scale, of which q_scale is a multiple.
-        plan.wrapper.run(q, cache, q_scale=scale * self.facts.head_dim**0.5, out=out)
+        return self.pool.keys[layer].view(shape), self.pool.values[layer].view(shape)
+
+    def _relative(self, scale: float) -> float:
+        """`scale` as a multiple of the usual one, with which everything is planned."""
+        return scale * math.sqrt(self.facts.head_dim)
 
     def _plan_graph(self, planned: "Planned", batch: RowBatch, starts: I32) -> None:
         into = self._graph_pages
@@ -137,7 +162,7 @@ class FlashInfer(DeviceAttention):
         _flatten(batch, batch.slots, planned.ends, pages, into)
 
     def _plan_rows(self, planned: "Planned", pages: "Pages", indices: Tensor, batch: RowBatch) -> None:
-        shape, dtypes = self._shape(batch), self._dtypes()
+        shape, dtypes = (*self._shape(), batch.page_size), self._dtypes()
         planned.plan(lambda w: w.plan(pages.ends, indices, pages.last, *shape, **dtypes))
 
     def _workspace(self, batch: RowBatch) -> Tensor:
@@ -154,8 +179,8 @@ class FlashInfer(DeviceAttention):
         _flatten(batch, slots, pages.ends.to(self._device, non_blocking=True), pages, into)
         return into[: pages.total]
 
-    def _shape(self, batch: RowBatch) -> tuple[int, int, int, int]:
-        return self.facts.num_heads, self.facts.num_kv_heads, self.facts.head_dim, batch.page_size
+    def _shape(self) -> tuple[int, int, int]:
+        return self.facts.num_heads, self.facts.num_kv_heads, self.facts.head_dim
 
     def _dtypes(self) -> dict[str, torch.dtype]:
         return {"q_data_type": self.facts.dtype, "kv_data_type": self.pool.keys[0].dtype}
@@ -176,6 +201,14 @@ class Planned:
         self._copied.record()
 
 
+@dataclass(frozen=True)
+class ChunkPlan:
+    """A wrapper planned for a step's chunks. index: int64 [K], the keys to be copied for it; None: it takes pages."""
+
+    planned: Planned
+    index: Tensor | None
+
+
 class Pages:
     """Rows of so many tokens in pages: where each one's pages end in the list of all, and its last page's tokens."""
 
@@ -194,24 +227,18 @@ def chunks_compiled(facts: AttentionFacts) -> bool:
     dtype = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(facts.dtype)
     end = "_sm90" if torch.cuda.get_device_capability(facts.device)[0] == 9 else "False"
     name = f"batch_prefill_with_kv_cache_dtype_q_{dtype}_*_head_dim_qk_{facts.head_dim}_*_use_swa_False_*{end}"
-    return any(_cache_directory().glob(f".cache/flashinfer/{version('flashinfer-python')}/*/cached_ops/{name}/*.so"))
+    return any(cache_directory().glob(f".cache/flashinfer/{version('flashinfer-python')}/*/cached_ops/{name}/*.so"))
 
 
 def _library() -> Any:
     """FlashInfer, told to compile into our cache and to take from there what is compiled, with no compiler at hand."""
-    os.environ.setdefault("FLASHINFER_WORKSPACE_BASE", str(_cache_directory()))  # read when it is imported
+    os.environ.setdefault("FLASHINFER_WORKSPACE_BASE", str(cache_directory()))  # read when it is imported
     import flashinfer
     from flashinfer.jit import env
 
     if not env.has_flashinfer_jit_cache():
         env.FLASHINFER_AOT_DIR = env.FLASHINFER_JIT_DIR
     return flashinfer
-
-
-def _cache_directory() -> Path:
-    """Under which FlashInfer keeps .cache/flashinfer: $RADIXLM_CACHE, else under $XDG_CACHE_HOME or ~/.cache."""
-    own = os.environ.get("RADIXLM_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "radixlm"
 
 
 def _ends(counts: I32) -> Tensor:

@@ -201,6 +201,12 @@ class DeviceConfig:
 
     device: str = flag("auto", "where the model runs", choices=("auto", "cpu", "cuda"))
     attention_backend: str | None = flag(None, "attention implementation; the best that fits when unset")
+    prefill_attention_backend: str | None = flag(
+        None, "attention implementation of steps with prompt tokens, where another than for decoding is wanted"
+    )
+    decode_attention_backend: str | None = flag(
+        None, "attention implementation of decoding rows, where another than for prompts is wanted"
+    )
     cuda_graph_backend_decode: str | None = flag(
         None, "whether decode steps are captured as CUDA graphs", choices=("full", "disabled")
     )

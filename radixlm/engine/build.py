@@ -4,17 +4,14 @@ import atexit
 import dataclasses
 import gc
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import psutil
 import torch
 
 from radixlm.attention.base import AttentionBackend, AttentionFacts
-from radixlm.attention.table import BACKENDS, ENCODER_BACKENDS
+from radixlm.attention.table import Maker, choose, choose_for_encoder
 from radixlm.base import log
-from radixlm.base.registry import Verdict
 from radixlm.cache.manager import CacheManager
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.config.capacity import (
@@ -110,7 +107,7 @@ def assemble(
     """Put pool, attention, rows, runner and scheduler around a loaded model; `available_bytes` was free before it."""
     device = torch.device(resolved.config.device.device)
     kv_dtype = getattr(torch, resolved.kv_dtype)
-    attention, verdicts = _attention(resolved, card)
+    attention, why = _attention(resolved, card)
     pages_per_slot = -(-resolved.context_len // resolved.page_size) + 1
     room = None
     if device.type == "cuda":
@@ -155,7 +152,7 @@ def assemble(
     scheduler = Scheduler(resolved.config.schedule, cache, limits, token_bytes)
     warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner, card)
     report = budget_report(resolved, pool_size, loaded.weights_bytes, _free_bytes(device))
-    attending = f"attention: {backend.name} ({_explain(verdicts)})"
+    attending = f"attention: {backend.name} ({why})"
     report[-1:-1] = [attending, *_captured_lines(captured, resolved, backend, room)]
     ready = _ready(resolved, pool_size, limits, report, loaded, backend.name, warm_up_s, captured.decode)
     ready.facts["kv_cache_allocation_s"] = round(kv_cache_allocation_s, 3)
@@ -214,7 +211,7 @@ def _chunk_graphs_line(resolved: Resolved, backend: AttentionBackend, graphs: Ca
     return f"none ({decision.reason if decision is not None else 'as asked'})"
 
 
-def _attention(resolved: Resolved, card: ModelCard) -> tuple[Callable[[MHAPool], AttentionBackend], list[Verdict]]:
+def _attention(resolved: Resolved, card: ModelCard) -> tuple[Maker, str]:
     """What makes the chosen backend around a pool, and why it was chosen."""
     facts = AttentionFacts(
         device=resolved.config.device.device,
@@ -227,14 +224,7 @@ def _attention(resolved: Resolved, card: ModelCard) -> tuple[Callable[[MHAPool],
         invariant=resolved.config.device.enable_deterministic_inference,
         kv_dtype=getattr(torch, resolved.kv_dtype),
     )
-    backends = BACKENDS if card.encoder is None else ENCODER_BACKENDS
-    backend, verdicts = backends.choose(resolved.config.device.attention_backend, lambda kind: kind.why_not(facts))
-    return partial(backend, facts), verdicts
-
-
-def _explain(verdicts: list[Verdict]) -> str:
-    against = [f"not {v.name}: {', '.join(v.reasons)}" for v in verdicts if v.reasons]
-    return "; ".join(against) if against else "the best that fits"
+    return (choose if card.encoder is None else choose_for_encoder)(facts, resolved.config.device)
 
 
 def _warm_up(runner: Runner, card: ModelCard) -> float:

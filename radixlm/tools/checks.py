@@ -19,6 +19,7 @@ import psutil
 
 from radixlm import __version__
 from radixlm.base.errors import RadixError
+from radixlm.base.paths import cache_directory
 from radixlm.config.capacity import GIB
 from radixlm.config.facts import HardwareFacts, probe_host
 from radixlm.config.groups import Config
@@ -107,9 +108,8 @@ def host() -> Iterator[Check]:
 
 def disk() -> Iterator[Check]:
     """Room where models and kernels are kept."""
-    own = os.environ.get("RADIXLM_CACHE")
     hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME") or str(Path.home() / ".cache/huggingface")
-    for name, folder in (("RadixLM's cache", own or str(Path.home() / ".cache/radixlm")), ("hub cache", hub)):
+    for name, folder in (("RadixLM's cache", str(cache_directory())), ("hub cache", hub)):
         path = Path(folder)
         there = next(parent for parent in (path, *path.parents) if parent.exists())
         free = shutil.disk_usage(there).free

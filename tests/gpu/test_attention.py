@@ -1,6 +1,9 @@
 """The device's attention backends against SDPA in float64 over the same rows: eager, projected, and in a graph."""
 
 import importlib.util
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +11,8 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.base import AttentionBackend, AttentionFacts, RowBatch
-from radixlm.attention.table import BACKENDS
+from radixlm.attention.mixed import Mixed
+from radixlm.attention.table import DECODE_BACKENDS, PREFILL_BACKENDS
 from radixlm.attention.torch_native import TorchNative
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.kernels.rotary import HeadNorms
@@ -24,11 +28,24 @@ CHUNKS = [(1, 0, 17), (0, 310, 200)]
 BOUND = {torch.float32: 4e-6, torch.bfloat16: 1.2e-2, torch.float16: 2e-3}
 FAST = torch.bfloat16 if CUDA else torch.float16
 
-no_flashinfer = pytest.mark.skipif(
-    not CUDA or importlib.util.find_spec("flashinfer") is None, reason="FlashInfer or CUDA is missing"
-)
-flashinfer = pytest.param("flashinfer", marks=no_flashinfer)
-mixed = pytest.param("mixed", marks=no_flashinfer)
+
+def installed(name: str, module: str) -> Any:
+    """The backend as a parameter, skipped where its package is not there."""
+    missing = not CUDA or importlib.util.find_spec(module) is None
+    return pytest.param(name, marks=pytest.mark.skipif(missing, reason=f"{module} or CUDA is missing"))
+
+
+flashinfer = installed("flashinfer", "flashinfer")
+mixed = installed("triton+flashinfer", "flashinfer")
+fa4 = installed("triton+fa4", "quack")
+
+
+def backend_of(name: str) -> Callable[[AttentionFacts, MHAPool], AttentionBackend]:
+    """What makes a backend, or "decode+chunks"."""
+    decode, _, chunks = name.partition("+")
+    if not chunks:
+        return DECODE_BACKENDS.load(decode)
+    return partial(Mixed, decode=DECODE_BACKENDS.load(decode), chunks=PREFILL_BACKENDS.load(chunks))  # type: ignore[arg-type]
 
 
 class Case:
@@ -51,8 +68,7 @@ class Case:
         self.table = torch.cat((self.table, torch.zeros_like(self.table[:1])))  # the slot of padded rows
         self.page_size, self.dtype, self.heads = page_size, dtype, heads
         self.scale = head_dim**-0.5
-        kind: type[AttentionBackend] = BACKENDS.load(backend)
-        self.backend = self._make(kind, dtype, head_dim, window, DEVICE)
+        self.backend = self._make(backend_of(backend), dtype, head_dim, window, DEVICE)
         self.oracle = self._make(TorchNative, torch.float64, head_dim, window, torch.device("cpu"))
         self.rows = rows
         tokens = sum(count for _, _, count in rows)
@@ -65,7 +81,12 @@ class Case:
                 self.oracle.pool.write(0, index.cpu(), k.double(), v.double())
 
     def _make(
-        self, kind: type[AttentionBackend], dtype: torch.dtype, head_dim: int, window: int | None, device: torch.device
+        self,
+        kind: Callable[[AttentionFacts, MHAPool], AttentionBackend],
+        dtype: torch.dtype,
+        head_dim: int,
+        window: int | None,
+        device: torch.device,
     ) -> AttentionBackend:
         pages = SLOTS * (CAPACITY // self.page_size)
         pool = MHAPool(pages, self.page_size, 1, self.heads[1], head_dim, dtype, device)
@@ -99,14 +120,32 @@ class Case:
 
 @pytest.mark.parametrize("rows", [MIXED, DECODES, CHUNKS], ids=["mixed", "decodes", "chunks"])
 @pytest.mark.parametrize("page_size", [1, 16, 20])
-@pytest.mark.parametrize("backend", ["triton", "torch_native", flashinfer, mixed])
+@pytest.mark.parametrize("backend", ["triton", "torch_native", flashinfer, mixed, fa4])
 def test_rows(backend: str, rows: list[tuple[int, int, int]], page_size: int) -> None:
     Case(backend, rows, page_size=page_size).check()
 
 
 @pytest.mark.parametrize("window", [1, 100])
-def test_sliding_window(window: int) -> None:
-    Case("triton", MIXED, page_size=16, window=window, head_dim=64).check()
+@pytest.mark.parametrize("backend", ["triton", fa4])
+def test_sliding_window(backend: str, window: int) -> None:
+    Case(backend, MIXED, page_size=16, window=window, head_dim=64).check()
+
+
+@pytest.mark.parametrize("page_size", [1, 20])
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("backend", [mixed, fa4])
+def test_copied_keys(backend: str, page_size: int, scale: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks beside decode rows whose keys are copied from the pages first, as it pays for long ones."""
+    monkeypatch.setattr("radixlm.attention.gather.QUERY_HEADS_PER_KEY", 0)
+    case = Case(backend, MIXED, page_size=page_size)
+    case.scale = case.scale if scale is None else scale
+    case.check()
+
+
+@pytest.mark.parametrize("backend", [fa4])
+def test_pages_as_large_as_a_tile(backend: str) -> None:
+    """What an unfilled page holds beside the keys is never read."""
+    Case(backend, MIXED, page_size=128).check()
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [((9, 3), 64), ((4, 4), 80), ((6, 1), 256), ((14, 2), 96)])
@@ -115,7 +154,7 @@ def test_triton_head_shapes_in_float32(heads: tuple[int, int], head_dim: int) ->
 
 
 @pytest.mark.parametrize("norm", [True, False])
-@pytest.mark.parametrize("backend", ["triton", flashinfer])
+@pytest.mark.parametrize("backend", ["triton", flashinfer, fa4])
 def test_from_the_projection(backend: str, norm: bool) -> None:
     """The one launch that normalises, rotates and stores leads to what the separate references lead to."""
     case = Case(backend, MIXED)
@@ -182,11 +221,12 @@ def test_captured_decode(backend: str, page_size: int) -> None:
 
 def test_reasons() -> None:
     facts = AttentionFacts("cpu", torch.float32, 1, 8, 2, 128, None)
-    for name in ("triton", "flashinfer", "mixed"):
-        assert BACKENDS.load(name).why_not(facts) == ["runs on CUDA, not cpu"]
+    for name in ("triton", "flashinfer", "fa4"):
+        assert PREFILL_BACKENDS.load(name).why_not(facts) == ["runs on CUDA, not cpu"]
     if CUDA:
         odd = AttentionFacts("cuda", torch.float64, 1, 8, 3, 300, None)
-        assert len(BACKENDS.load("triton").why_not(odd)) == 3
-        assert BACKENDS.load("triton").why_not(AttentionFacts("cuda", torch.float32, 3, 9, 3, 96, 7)) == []
-        assert BACKENDS.load("triton").why_not(AttentionFacts("cuda", torch.float32, 3, 9, 3, 8, 7)) != []
-        assert len(BACKENDS.load("flashinfer").why_not(odd)) >= 3
+        triton, flashinfer, fa4 = (PREFILL_BACKENDS.load(name) for name in ("triton", "flashinfer", "fa4"))
+        assert len(triton.why_not(odd)) == 3
+        assert triton.why_not(AttentionFacts("cuda", torch.float32, 3, 9, 3, 96, 7)) == []
+        assert triton.why_not(AttentionFacts("cuda", torch.float32, 3, 9, 3, 8, 7)) != []
+        assert len(flashinfer.why_not(odd)) >= 3 and len(fa4.why_not(odd)) >= 3

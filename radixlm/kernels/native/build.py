@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from radixlm.base import log
+from radixlm.base.paths import cache_directory
 
 logger = log.get(__name__)
 
@@ -24,13 +25,6 @@ TIMEOUT_S = 300
 
 class BuildError(Exception):
     """Why there is no library, in one line."""
-
-
-def cache_directory() -> Path:
-    """Where built libraries are kept: under $RADIXLM_CACHE, else under $XDG_CACHE_HOME or ~/.cache."""
-    own = os.environ.get("RADIXLM_CACHE")
-    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "radixlm"
-    return base / "native"
 
 
 def built_library(target: str = "native") -> Path:
@@ -45,7 +39,7 @@ def built_library(target: str = "native") -> Path:
     compiler = _compiler()
     runtime = openmp_runtime()
     compile_command = [compiler, f"-march={target}", *COMPILE]
-    library = cache_directory() / f"{_fingerprint(flags, compile_command, runtime)}.so"
+    library = cache_directory() / "native" / f"{_fingerprint(flags, compile_command, runtime)}.so"
     if not library.exists():
         logger.info("compiling the native CPU kernels for this machine (once, a few seconds)")
         try:

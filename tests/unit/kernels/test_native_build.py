@@ -66,7 +66,8 @@ def test_without_a_compiler_torch_does_it(tmp_path: Path) -> None:
     script = (
         "import torch\n"
         "from radixlm.attention.base import AttentionFacts\n"
-        "from radixlm.attention.table import BACKENDS\n"
+        "from radixlm.attention.table import choose\n"
+        "from radixlm.config.groups import DeviceConfig\n"
         "from radixlm.kernels.activation import silu_mul\n"
         "from radixlm.kernels.linear import PackedLinear, pack_linear\n"
         "layer = pack_linear(torch.eye(4), None)\n"
@@ -74,14 +75,13 @@ def test_without_a_compiler_torch_does_it(tmp_path: Path) -> None:
         "assert torch.equal(layer(torch.ones(1, 4)), torch.ones(1, 4))\n"
         "assert silu_mul(torch.ones(1, 4)).shape == (1, 2)\n"
         "facts = AttentionFacts('cpu', torch.float32, 16, 4, 2, 64, None)\n"
-        "chosen, verdicts = BACKENDS.choose(None, lambda backend: backend.why_not(facts))\n"
-        "native = next(verdict for verdict in verdicts if verdict.name == 'native_cpu')\n"
-        "print(chosen.name, *native.reasons, sep='|')\n"
+        "chosen, why = choose(facts, DeviceConfig())\n"
+        "print(chosen.func.name, why, sep='|')\n"
     )
     process = run(script, PATH=str(tmp_path), CXX="g++", RADIXLM_CACHE=str(tmp_path))
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
-    assert stdout.strip() == "torch_native|no C++ compiler (g++) on the PATH"
+    assert stdout.startswith("torch_native|") and "not native_cpu: no C++ compiler (g++) on the PATH" in stdout
     assert stderr.count("native CPU kernels are not used") == 1
 
 

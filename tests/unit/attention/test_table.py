@@ -1,0 +1,72 @@
+"""Which attention backends are taken: the best of each kind of step, what is asked for, and what cannot be."""
+
+import pytest
+import torch
+
+from radixlm.attention.base import AttentionFacts, AttentionPlugin
+from radixlm.attention.fa4 import FlashAttention4
+from radixlm.attention.flashinfer import FlashInfer
+from radixlm.attention.native_cpu import NativeCPU
+from radixlm.attention.table import choose, choose_for_encoder
+from radixlm.attention.triton_paged import TritonPaged
+from radixlm.base.errors import ConfigError
+from radixlm.config.groups import DeviceConfig
+
+GPU = AttentionFacts("cuda", torch.bfloat16, 1, 32, 8, 128, None)
+CPU = AttentionFacts("cpu", torch.float32, 16, 4, 2, 64, None)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Every device backend fits and is ready; undo a part of that with the fixture's value."""
+    for kind in (FlashInfer, FlashAttention4, TritonPaged):
+        monkeypatch.setattr(kind, "why_not", classmethod(lambda kind, facts: []))
+        monkeypatch.setattr(kind, "why_not_unasked", classmethod(lambda kind, facts: []))
+    return monkeypatch
+
+
+def taken(facts: AttentionFacts, **flags: str) -> tuple[str, ...]:
+    """The backend's name, or those for decoding and for prompts."""
+    maker, why = choose(facts, DeviceConfig(**flags))
+    kinds = maker.keywords  # type: ignore[attr-defined]
+    found = tuple(kind.name for kind in kinds.values()) or (maker.func.name,)  # type: ignore[attr-defined]
+    assert all(name in why for name in found[1:])
+    return found
+
+
+def test_each_kind_of_step_has_its_best(gpu: pytest.MonkeyPatch) -> None:
+    assert taken(GPU) == ("triton", "flashinfer")
+    slow = classmethod(lambda kind, facts: ["not compiled yet"])
+    gpu.setattr(FlashInfer, "why_not_unasked", slow)
+    assert taken(GPU) == ("triton", "fa4")
+    gpu.setattr(FlashAttention4, "why_not", slow)
+    assert taken(GPU) == ("triton",)
+    assert taken(GPU, prefill_attention_backend="flashinfer") == ("triton", "flashinfer")
+    assert taken(GPU, attention_backend="flashinfer") == ("flashinfer",)
+
+
+def test_what_is_asked_for_is_taken(gpu: pytest.MonkeyPatch) -> None:
+    assert taken(GPU, attention_backend="triton") == ("triton",)
+    assert taken(GPU, attention_backend="triton", prefill_attention_backend="fa4") == ("triton", "fa4")
+    assert taken(GPU, decode_attention_backend="flashinfer") == ("flashinfer",)
+    assert taken(GPU, decode_attention_backend="flashinfer", prefill_attention_backend="triton") == (
+        "flashinfer",
+        "triton",
+    )
+
+
+def test_what_does_not_fit_says_so(gpu: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="unknown attention backend 'fa4'"):
+        choose(GPU, DeviceConfig(attention_backend="fa4"))
+    with pytest.raises(ConfigError, match="torch_native and --prefill-attention-backend fa4 cannot work together"):
+        choose(GPU, DeviceConfig(decode_attention_backend="torch_native", prefill_attention_backend="fa4"))
+    with pytest.raises(ConfigError, match="--prefill-attention-backend: an encoder has one kind of step"):
+        choose_for_encoder(CPU, DeviceConfig(prefill_attention_backend="full"))
+
+
+def test_on_the_cpu_one_backend_does_both() -> None:
+    best = "native_cpu" if not NativeCPU.why_not(CPU) else "torch_native"
+    assert taken(CPU) == (best,)
+    assert taken(CPU, attention_backend="torch_native") == ("torch_native",)
+    kinds: tuple[type[AttentionPlugin], ...] = (FlashInfer, FlashAttention4, TritonPaged)
+    assert {tuple(kind.why_not(CPU)) for kind in kinds} == {("runs on CUDA, not cpu",)}
