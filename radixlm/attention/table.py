@@ -10,7 +10,7 @@ from radixlm.cache.pools.mha import MHAPool
 from radixlm.config.groups import DeviceConfig
 
 DECODE_BACKENDS: Registry[type[AttentionBackend]] = Registry(
-    "attention backend",
+    "--decode-attention-backend (else --attention-backend)",
     [
         Row("triton", "radixlm.attention.triton_paged:TritonPaged", rank=30),
         Row("flashinfer", "radixlm.attention.flashinfer:FlashInfer", rank=20),
@@ -21,7 +21,7 @@ DECODE_BACKENDS: Registry[type[AttentionBackend]] = Registry(
 
 # For steps with prompt tokens. Ranks by measurement: docs/performance.md.
 PREFILL_BACKENDS: Registry[type[AttentionPlugin]] = Registry(
-    "attention backend",
+    "--prefill-attention-backend (else --attention-backend)",
     [
         Row("flashinfer", "radixlm.attention.flashinfer:FlashInfer", rank=50),
         Row("fa4", "radixlm.attention.fa4:FlashAttention4", rank=40),
@@ -33,7 +33,7 @@ PREFILL_BACKENDS: Registry[type[AttentionPlugin]] = Registry(
 
 # For models whose tokens see the whole prompt, of which nothing is cached.
 ENCODER_BACKENDS: Registry[type[AttentionBackend]] = Registry(
-    "attention backend of encoders", [Row("full", "radixlm.attention.full:Full")]
+    "--attention-backend for encoders", [Row("full", "radixlm.attention.full:Full")]
 )
 
 Maker = Callable[[MHAPool], AttentionBackend]

@@ -57,7 +57,7 @@ def _collector(dest: str, remember: Callable[[str, list[str]], Any]) -> type[arg
 
 def _help(item: FlagField) -> str:
     default = "" if item.kind == "switch" or item.default is None else f" ({item.default})"
-    return (item.flag.help + (" (required)" if item.required else default)).replace("%", "%%")
+    return (item.help + (" (required)" if item.required else default)).replace("%", "%%")
 
 
 def _add_working(group: "argparse._ArgumentGroup", item: FlagField) -> None:

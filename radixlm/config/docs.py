@@ -54,7 +54,7 @@ def render() -> str:
 
 def _field_line(item: FlagField) -> tuple[str, ...]:
     default = "required" if item.required else "off" if item.kind == "switch" else _shown(item.default)
-    return (_spellings(item.spellings), _type(item), default, item.flag.help)
+    return (_spellings(item.spellings), _type(item), default, item.help)
 
 
 def _type(item: FlagField) -> str:

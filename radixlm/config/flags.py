@@ -27,7 +27,8 @@ class Flag:
 
     `parse` turns one word into a value or raises ValueError (int, float, str, or a function such as `human_int`); a
     bool field has none. `choices` restricts values. `many` takes one or more words. `check` says what is wrong with a
-    parsed value, or None. The value of a `secret` flag is never shown.
+    parsed value, or None. The value of a `secret` flag is never shown. `needs` and `idle_with` are flat names of flags
+    of the same group: without the first, or with the second, any value but the default would do nothing.
     """
 
     help: str
@@ -38,6 +39,8 @@ class Flag:
     many: bool = False
     check: Callable[[Any], str | None] | None = None
     secret: bool = False
+    needs: str | None = None
+    idle_with: str | None = None
 
 
 def flag(
@@ -51,14 +54,35 @@ def flag(
     many: bool = False,
     check: Callable[[Any], str | None] | None = None,
     secret: bool = False,
+    needs: str | None = None,
+    idle_with: str | None = None,
 ) -> Any:
     """A dataclass field that is also a command-line flag. `parse` None takes the type from the field's annotation.
 
     `default` is `REQUIRED` for a field that must be given.
     """
     fixed = tuple(choices) if choices is not None else None
-    meta = Flag(help, parse, tuple(aliases), fixed, metavar, many, check, secret)
+    meta = Flag(help, parse, tuple(aliases), fixed, metavar, many, check, secret, needs, idle_with)
     return field(default=default, repr=not secret, metadata={"flag": meta})
+
+
+def option_of(name: str) -> str:
+    """The canonical spelling of the flag with this flat name."""
+    return "--" + name.replace("_", "-")
+
+
+def refuse_idle(group: Any) -> None:
+    """ConfigError for the first flag of a group (a dataclass of flags) that was given a value which does nothing."""
+    for item in dataclasses.fields(group):
+        meta: Flag = item.metadata["flag"]
+        value = getattr(group, item.name)
+        if value == item.default:
+            continue
+        given = f"{option_of(item.name)} {value}" if meta.choices else option_of(item.name)
+        if meta.needs is not None and getattr(group, meta.needs) in (None, False):
+            raise ConfigError(f"{given} needs {option_of(meta.needs)}")
+        if meta.idle_with is not None and getattr(group, meta.idle_with):
+            raise ConfigError(f"{given} does nothing with {option_of(meta.idle_with)}")
 
 
 # ---- words to values --------------------------------------------------------------------------------------------
@@ -158,7 +182,15 @@ class FlagField:
 
     @property
     def option(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return option_of(self.name)
+
+    @property
+    def help(self) -> str:
+        """What it does, and which other flag that takes."""
+        needs, idle_with = self.flag.needs, self.flag.idle_with
+        text = self.flag.help
+        text += f"; needs {option_of(needs)}" if needs is not None else ""
+        return text + (f"; not with {option_of(idle_with)}" if idle_with is not None else "")
 
     @property
     def spellings(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from radixlm.config.flags import (
     human_int,
     increasing,
     json_text,
+    refuse_idle,
     strictly_between,
     string_labels,
     whole_numbers,
@@ -288,32 +289,54 @@ class ScheduleConfig:
         None, "start waiting requests only when so many more may run; 1 when unset", check=at_least(1)
     )
     enable_prefill_delayer: bool = flag(False, "hold waiting requests back while others decode, to start more at once")
-    prefill_delayer_max_delay_passes: int = flag(30, "most steps that the delayer holds", check=at_least(0))
+    prefill_delayer_max_delay_passes: int = flag(
+        30, "most steps that the delayer holds", check=at_least(0), needs="enable_prefill_delayer"
+    )
     prefill_delayer_token_usage_low_watermark: float | None = flag(
-        None, "the delayer never holds while less than this share of the KV pool is used", check=within(0, 1)
+        None,
+        "the delayer never holds while less than this share of the KV pool is used",
+        check=within(0, 1),
+        needs="enable_prefill_delayer",
     )
     prefill_delayer_queue_min_ratio: float | None = flag(
         None,
         "the delayer also holds while fewer wait than this share of those that run; never for that when unset",
         check=at_least(0),
+        needs="enable_prefill_delayer",
     )
     prefill_delayer_max_delay_ms: float | None = flag(
-        None, "milliseconds that the queue's length may hold; 5000 when unset", check=at_least(0)
+        None,
+        "milliseconds that the queue's length may hold; 5000 when unset",
+        check=at_least(0),
+        needs="prefill_delayer_queue_min_ratio",
     )
     enable_priority_scheduling: bool = flag(False, "start requests of higher `priority` first; needs fcfs or lof")
-    default_priority_value: int | None = flag(None, "priority of requests that bring none; the lowest when unset")
-    schedule_low_priority_values_first: bool = flag(False, "smaller priority values are more urgent")
-    disable_priority_preemption: bool = flag(False, "urgent requests wait for room in place of making it")
+    default_priority_value: int | None = flag(
+        None, "priority of requests that bring none; the lowest when unset", needs="enable_priority_scheduling"
+    )
+    schedule_low_priority_values_first: bool = flag(
+        False, "smaller priority values are more urgent", needs="enable_priority_scheduling"
+    )
+    disable_priority_preemption: bool = flag(
+        False, "urgent requests wait for room in place of making it", needs="enable_priority_scheduling"
+    )
     priority_scheduling_preemption_threshold: int = flag(
-        10, "a waiting request preempts running ones whose priority is lower by more than this", check=at_least(0)
+        10,
+        "a waiting request preempts running ones whose priority is lower by more than this",
+        check=at_least(0),
+        needs="enable_priority_scheduling",
+        idle_with="disable_priority_preemption",
     )
     abort_on_priority_when_disabled: bool = flag(
-        False, "refuse requests with a priority when priority scheduling is off"
+        False,
+        "refuse requests with a priority when priority scheduling is off",
+        idle_with="enable_priority_scheduling",
     )
     retraction_policy: str = flag(
         "length",
         "who gives way when memory runs out: fewest outputs first, or lowest priority first",
         choices=("length", "priority"),
+        needs="enable_priority_scheduling",
     )
     scheduler_recv_interval: int = flag(
         1,
@@ -327,8 +350,7 @@ class ScheduleConfig:
         """ConfigError for settings that contradict each other."""
         if self.enable_priority_scheduling and self.schedule_policy not in ("fcfs", "lof"):
             raise ConfigError(f"--enable-priority-scheduling needs fcfs or lof, not {self.schedule_policy}")
-        if self.retraction_policy == "priority" and not self.enable_priority_scheduling:
-            raise ConfigError("--retraction-policy priority needs --enable-priority-scheduling")
+        refuse_idle(self)
 
 
 @dataclass(frozen=True)
@@ -345,21 +367,33 @@ class CacheConfig:
     kv_cache_dtype: str = flag(
         "auto",
         "precision of the KV pool; `auto` is that of computation",
-        choices=("auto", "bf16", "bfloat16", "float16", "float32"),
+        choices=("auto", "bf16", "bfloat16", "fp16", "float16", "fp32", "float32"),
     )
     disable_radix_cache: bool = flag(False, "turn prefix reuse off")
     radix_eviction_policy: str = flag(
-        "lru", "which unused prefixes go first; see docs/scheduling.md", choices=_EVICTIONS
+        "lru",
+        "which unused prefixes go first; see docs/scheduling.md",
+        choices=_EVICTIONS,
+        idle_with="disable_radix_cache",
     )
     radix_eviction_policy_config: Mapping[str, int] | None = flag(
-        None, "JSON object of the eviction strategy's options", parse=whole_numbers, metavar="JSON"
+        None,
+        "JSON object of the eviction strategy's options",
+        parse=whole_numbers,
+        metavar="JSON",
+        idle_with="disable_radix_cache",
     )
     kv_events_config: str | None = flag(
         None,
         "JSON object: tell subscribers what is cached; see docs/scheduling.md",
         parse=kv_events_text,
         metavar="JSON",
+        idle_with="disable_radix_cache",
     )
+
+    def __post_init__(self) -> None:
+        """ConfigError for what does nothing."""
+        refuse_idle(self)
 
 
 @dataclass(frozen=True)
@@ -385,20 +419,26 @@ class ObserveConfig:
     extra_metric_labels: Mapping[str, str] | None = flag(
         None, "JSON object of labels put on every metric", parse=string_labels, metavar="JSON"
     )
-    export_metrics_to_file: bool = flag(False, "write a JSON line with times and counts for every request that ends")
+    export_metrics_to_file: bool = flag(
+        False, "write a JSON line with times and counts for every request that ends", needs="export_metrics_to_file_dir"
+    )
     export_metrics_to_file_dir: str | None = flag(None, "folder for those lines, a file per hour", check=_not_empty)
     enable_request_time_stats_logging: bool = flag(False, "log the times of every request that ends")
     enable_trace: bool = flag(False, "send OpenTelemetry traces: a span per request and per stage")
     trace_modules: str = flag("request", "what is traced", choices=("request",))
     otlp_traces_endpoint: str = flag(
-        "localhost:4317", "collector of traces: host:port for gRPC, or an http:// address", check=_not_empty
+        "localhost:4317",
+        "collector of traces: host:port for gRPC, or an http:// address",
+        check=_not_empty,
+        needs="enable_trace",
     )
-    otlp_service_name: str | None = flag(None, "service name on traces; `radixlm` when unset", check=_not_empty)
+    otlp_service_name: str | None = flag(
+        None, "service name on traces; `radixlm` when unset", check=_not_empty, needs="enable_trace"
+    )
 
     def __post_init__(self) -> None:
-        """ConfigError for settings that contradict each other."""
-        if self.export_metrics_to_file and self.export_metrics_to_file_dir is None:
-            raise ConfigError("--export-metrics-to-file needs --export-metrics-to-file-dir")
+        """ConfigError for what does nothing."""
+        refuse_idle(self)
 
 
 @dataclass(frozen=True)
@@ -413,6 +453,11 @@ class Config:
     cache: CacheConfig = field(default_factory=CacheConfig, metadata={"title": "KV cache"})
     constraints: ConstraintConfig = field(default_factory=ConstraintConfig, metadata={"title": "Structured output"})
     observe: ObserveConfig = field(default_factory=ObserveConfig, metadata={"title": "Metrics"})
+
+    def __post_init__(self) -> None:
+        """ConfigError for what does nothing without a flag of another group."""
+        if self.cache.radix_eviction_policy == "priority" and not self.schedule.enable_priority_scheduling:
+            raise ConfigError("--radix-eviction-policy priority needs --enable-priority-scheduling")
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> "Config":

@@ -70,10 +70,13 @@ class Resolved:
     decisions: tuple[Decision, ...] = ()
 
     def take(self, decision: Decision) -> "Resolved":
-        """This with one more decision in force."""
+        """This with one more decision in force; ConfigError when another flag was set that it leaves without effect."""
         decisions = (*self.decisions, decision)
         if decision.name in fields_by_name():
-            config = self.config.replace(**{decision.name: decision.value})
+            try:
+                config = self.config.replace(**{decision.name: decision.value})
+            except ConfigError as error:  # what was asked for does not go with what has to be
+                raise ConfigError(f"{error}: {decision.reason}") from None
             return dataclasses.replace(self, config=config, decisions=decisions)
         derived: dict[str, Any] = {decision.name: decision.value}
         return dataclasses.replace(self, decisions=decisions, **derived)
@@ -361,12 +364,15 @@ def _cuda_fraction(state: Resolved, gpu: GpuFacts) -> Decision:
     )
 
 
+_SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
 def _kv_dtype(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
     asked = state.config.cache.kv_cache_dtype
     if asked == "auto":
         yield Decision("kv_dtype", state.config.model.dtype, "that of the computation")
     else:
-        yield Decision("kv_dtype", {"bf16": "bfloat16"}.get(asked, asked), f"--kv-cache-dtype {asked}")
+        yield Decision("kv_dtype", _SHORT_DTYPES.get(asked, asked), f"--kv-cache-dtype {asked}")
 
 
 Rule = Callable[[Resolved, HardwareFacts, ModelCard], Iterator[Decision]]

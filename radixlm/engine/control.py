@@ -1,6 +1,7 @@
 """What each control verb does to the scheduler: one function per row of protocol/control.py."""
 
 import os
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -83,4 +84,4 @@ class Controls:
         stats = msgspec.to_builtins(self._scheduler.stats(now))
         for name in ("type", "stage_s_total", "passes_total"):
             stats.pop(name, None)
-        return control.InternalStateReply({**stats, "pid": os.getpid()})
+        return control.InternalStateReply({**stats, "process_cpu_s_total": time.process_time(), "pid": os.getpid()})

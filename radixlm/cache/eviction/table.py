@@ -24,6 +24,8 @@ STRATEGIES: Registry[type] = Registry(
     ],
 )
 
+_OPTION = "--radix-eviction-policy-config"
+
 
 def make_strategy(name: str, options: Mapping[str, int]) -> Strategy:
     """The strategy called `name`, whose fields are its options; ConfigError for one it does not have or a bad value."""
@@ -31,8 +33,8 @@ def make_strategy(name: str, options: Mapping[str, int]) -> Strategy:
     known = [item.name for item in dataclasses.fields(kind)]
     for option, value in options.items():
         if option not in known:
-            raise ConfigError(f"eviction strategy {name!r} has no option {option!r}; it has {known or 'none'}")
+            raise ConfigError(f"{_OPTION}: {name} has no option {option!r}; it has {known or 'none'}")
         if not isinstance(value, int) or value < 1:
-            raise ConfigError(f"option {option!r} of eviction strategy {name!r} must be a positive integer")
+            raise ConfigError(f"{_OPTION}: option {option!r} of {name} must be a positive integer")
     strategy: Strategy = kind(**options)
     return strategy

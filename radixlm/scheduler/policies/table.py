@@ -4,7 +4,7 @@ from radixlm.base.registry import Registry, Row
 from radixlm.scheduler.policies.base import QueuePolicy
 
 POLICIES: Registry[type[QueuePolicy]] = Registry(
-    "schedule policy",
+    "--schedule-policy",
     [
         Row("fcfs", "radixlm.scheduler.policies.fcfs:FirstComeFirstServed"),
         Row("lpm", "radixlm.scheduler.policies.lpm:LongestPrefixMatch"),

@@ -178,7 +178,8 @@ def _measured(options: argparse.Namespace, trace: list[TraceRequest], like: Summ
     from radixlm.tools.simulate.live import play
 
     run = play(options.against, trace)
-    return summarize({**like.setting, "policy": "measured"}, run)
+    found = summarize({**like.setting, "policy": "measured"}, run)
+    return msgspec.structs.replace(found, busy_share=None, retractions=None, evicted_tokens=None, steps=None)
 
 
 def _fixed(summaries: Sequence[Summary]) -> str:

@@ -12,23 +12,23 @@ from radixlm.tools.simulate.world import Run
 class Summary(msgspec.Struct, frozen=True):
     """One run. Latencies in milliseconds over the requests that were answered; `hit_rate` over their prompt tokens.
 
-    TPOT is a request's time after its first token by its further tokens.
+    TPOT is a request's time after its first token by its further tokens. None: not known of a real server.
     """
 
     setting: dict[str, str | int | float]
     requests: int
     refused: int
     duration_s: float
-    busy_share: float
+    busy_share: float | None
     hit_rate: float
     ttft_ms: dict[str, float]
     tpot_ms: dict[str, float]
     e2e_ms: dict[str, float]
     output_tokens_per_s: float
     requests_per_s: float
-    retractions: int
-    evicted_tokens: int
-    steps: int
+    retractions: int | None
+    evicted_tokens: int | None
+    steps: int | None
     wall_s: float
 
 
@@ -104,7 +104,7 @@ def _row(one: Summary, names: Sequence[str]) -> list[str]:
         f"{e2e['p50']:.0f}",
         f"{e2e['p99']:.0f}",
         f"{one.output_tokens_per_s:.1f}",
-        f"{one.busy_share * 100:.0f}",
-        str(one.retractions),
+        "-" if one.busy_share is None else f"{one.busy_share * 100:.0f}",
+        "-" if one.retractions is None else str(one.retractions),
         str(one.refused),
     ]

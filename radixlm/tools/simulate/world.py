@@ -94,6 +94,7 @@ class World:
             eviction=setting.eviction,
             eviction_options=setting.eviction_options,
         )
+        self._context_tokens = setting.context_tokens
         capacity = min(setting.context_tokens, setting.pages * setting.page_size)
         limits = SchedulerLimits(capacity, setting.context_tokens, setting.running, 2, (END,))
         schedule = dataclasses.replace(setting.schedule, max_running_requests=setting.running)
@@ -182,7 +183,7 @@ class World:
     def _arrived(self) -> list[TokenizedGenerateReqInput]:
         events = []
         while self._next < len(self._trace) and self._due_s(self._next) <= self._now:
-            events.append(_message(self._next, self._trace[self._next]))
+            events.append(_message(self._next, self._trace[self._next], self._context_tokens))
             self._next += 1
         return events
 
@@ -214,13 +215,17 @@ class World:
             fate.end_s, fate.finished = self._now, finished
 
 
-def _message(key: int, request: TraceRequest) -> TokenizedGenerateReqInput:
-    """The request as the front end would send it. The seed tells the simulated model which one it is."""
+def _message(key: int, request: TraceRequest, context_tokens: int) -> TokenizedGenerateReqInput:
+    """The request as the front end would send it. The seed tells the simulated model which one it is.
+
+    Of a prompt beyond the context only the length counts, which has it refused: a little more than fits stands for it.
+    """
+    fits = request.prompt_tokens <= context_tokens
     exact = request.most_tokens is None
     most = request.output_tokens if request.most_tokens is None else request.most_tokens
     return TokenizedGenerateReqInput(
         key=key,
-        input_ids=request.prompt(),
+        input_ids=request.prompt() if fits else np.zeros(context_tokens + 1, np.int32),
         sampling=SamplingParams(max_new_tokens=most, ignore_eos=exact, seed=key, temperature=0.0),
         text=TextOptions(),
         stream=False,

@@ -56,7 +56,7 @@ def test_what_is_asked_for_is_taken(gpu: pytest.MonkeyPatch) -> None:
 
 
 def test_what_does_not_fit_says_so(gpu: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="unknown attention backend 'fa4'"):
+    with pytest.raises(ConfigError, match=r"unknown --decode-attention-backend \(else --attention-backend\) 'fa4'"):
         choose(GPU, DeviceConfig(attention_backend="fa4"))
     with pytest.raises(ConfigError, match="torch_native and --prefill-attention-backend fa4 cannot work together"):
         choose(GPU, DeviceConfig(decode_attention_backend="torch_native", prefill_attention_backend="fa4"))

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from radixlm.base.errors import ConfigError
 from radixlm.config.cli import parse_serve, read_serve
+from radixlm.config.flags import option_of
 from radixlm.config.groups import fields_by_name, sections
 from radixlm.config.manifest import rows
 
@@ -68,6 +70,25 @@ def test_accepted(words: str, name: str, value: object) -> None:
     assert read_serve(["m", *words.split()]).flat()[name] == value
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--prefill-delayer-max-delay-passes 3", "needs --enable-prefill-delayer"),
+        ("--enable-prefill-delayer --prefill-delayer-max-delay-ms 5", "needs --prefill-delayer-queue-min-ratio"),
+        ("--disable-priority-preemption", "needs --enable-priority-scheduling"),
+        ("--default-priority-value 0", "needs --enable-priority-scheduling"),
+        ("--disable-radix-cache --radix-eviction-policy slru", "does nothing with --disable-radix-cache"),
+        ("--disable-radix-cache --kv-events-config {}", "does nothing with --disable-radix-cache"),
+        ("--radix-eviction-policy priority", "needs --enable-priority-scheduling"),
+        ("--abort-on-priority-when-disabled --enable-priority-scheduling", "does nothing with --enable-priority"),
+        ("--otlp-service-name x", "needs --enable-trace"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(words: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        read_serve(["m", *words.split()])
+
+
 def test_every_working_flag_can_be_given() -> None:
     """One word of each flag's type reaches the flat view through every spelling."""
     words = {int: ["5"], float: ["0.5"], str: ["text"], bool: []}
@@ -84,7 +105,12 @@ def test_every_working_flag_can_be_given() -> None:
         "retraction_policy": ["length"],  # the other one needs priority scheduling
     }
     companions = {"export_metrics_to_file": ["--export-metrics-to-file-dir", "/tmp"]}
+    companions["prefill_delayer_max_delay_ms"] = [
+        "--prefill-delayer-queue-min-ratio", "0.5", "--enable-prefill-delayer",
+    ]  # fmt: skip
     for item in fields_by_name().values():
+        if item.flag.needs is not None:
+            companions.setdefault(item.name, [option_of(item.flag.needs)])
         given = own_words.get(item.name) or (list(item.flag.choices[-1:]) if item.flag.choices else words[item.base])
         for spelling in item.spellings:
             model = [] if item.name == "model_path" else ["m"]

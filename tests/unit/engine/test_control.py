@@ -33,6 +33,7 @@ def test_flush_and_state() -> None:
     state = controls().answer(ControlReq(2, "internal_state"), 0.0)
     shown = msgspec.msgpack.decode(state.body, type=control.InternalStateReply).state
     assert shown["kv_available_tokens"] == shown["max_total_num_tokens"] == 64
+    assert shown["process_cpu_s_total"] > 0
 
 
 def test_an_unknown_verb_and_a_bad_body_are_replies() -> None:

@@ -123,6 +123,14 @@ def test_what_is_refused_while_nothing_runs_holds_nothing_up() -> None:
     assert [fate.end_s for fate in run.fates][::2] == [0.0, 2.0]
 
 
+def test_a_prompt_beyond_the_context_is_never_made() -> None:
+    def never() -> np.ndarray[Any, np.dtype[np.int32]]:
+        raise AssertionError
+
+    run = simulate([TraceRequest(0.0, 10**12, 5, never), request(1, 10, 3)])
+    assert [f.reason.type for fate in run.fates if (f := fate.finished)] == ["abort", "length"]
+
+
 def busy_trace() -> list[TraceRequest]:
     rng = np.random.default_rng(1)
     times, prompts = np.cumsum(rng.exponential(0.7, 40)).tolist(), rng.integers(20, 400, 40).tolist()
