@@ -85,7 +85,7 @@ def suspended(contestants: Sequence[Contestant]) -> Iterator[None]:
 def contestants(options: argparse.Namespace, stack: ExitStack) -> list[Contestant]:
     """Start the servers."""
     ids = ("--tokenizer", "demo")
-    ours = ServerProcess(["demo", *options.flags], options.out / "radixlm.log", START_LIMIT_S)
+    ours = ServerProcess(["demo", "--enable-cache-report", *options.flags], options.out / "radixlm.log", START_LIMIT_S)
     stack.callback(ours.stop)
     found = [Contestant("radixlm", ours, ("--backend", "sglang-oai", *ids))]
     if options.peer:
@@ -117,8 +117,8 @@ def run(options: argparse.Namespace) -> list[list[str]]:
         rows = [_row(workload, key, label, servers, results) for workload in chosen for label, key in workload.shown]
         memory = [f"{one.resident_bytes() / 1e9:.2f}" for one in servers]
         starts = [f"{one.server.started_s:.1f}" for one in servers]
-    rows.append(["", "resident GB", *memory, "", ""])
-    rows.append(["", "start, s", *starts, "", ""])
+    rows.append(["", "resident GB", *memory, *[""] * 4])
+    rows.append(["", "start, s", *starts, *[""] * 4])
     return rows
 
 
@@ -129,15 +129,20 @@ def _row(
     servers: Sequence[Contestant],
     results: dict[tuple[str, str], list[dict[str, Any]]],
 ) -> list[str]:
-    """Medians with their range, and, with two servers, ours over the other's, round by round."""
-    values = [[float(line[key]) for line in results[workload.name, one.name]] for one in servers]
+    """Medians with ranges, with two servers ours over the other's, round by round, and what belongs to them."""
+    lines = [results[workload.name, one.name] for one in servers]
+    values = [[float(line[key]) for line in side] for side in lines]
     cells = [f"{statistics.median(v):.4g} ({min(v):.4g}-{max(v):.4g})" for v in values]
     ratio = ""
     if len(values) == 2:
         ratios = [ours / theirs for ours, theirs in zip(*values, strict=True)]
         ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-    busiest = max(float(line["client_cpu_percent"]) for one in servers for line in results[workload.name, one.name])
-    return [workload.name, label, *cells, ratio, f"{busiest:.0f} %"]
+    every = [line for side in lines for line in side]
+    done, asked = (sum(int(line[name]) for line in every) for name in ("completed", "num_prompts"))
+    busiest = max(float(line["client_cpu_percent"]) for line in every)
+    hits = [line["cache_hit_rate"] for line in lines[0] if line.get("cache_hit_rate") is not None]
+    hit = f"{100 * statistics.median(hits):.0f} %" if hits else "-"
+    return [workload.name, label, *cells, ratio, f"{busiest:.0f} %", f"{done}/{asked}", hit]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -151,7 +156,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--peer-backend", default="vllm", help="the benchmark client's backend for it")
     options = parser.parse_args(argv)
     servers = ["radixlm", "peer"] if options.peer else ["radixlm"]
-    text = table([["workload", "what", *servers, "ours / theirs", "client CPU at most"], *run(options)])
+    heads = ["workload", "what", *servers, "ours / theirs", "client CPU at most", "done", "our cache hits"]
+    text = table([heads, *run(options)])
     (options.out / "table.txt").write_text(text + "\n")
     print(text)
     return 0
