@@ -24,7 +24,7 @@ class Node:
         tokens: the raw bytes of int32 [pages * page_size]: bytes compare at memory speed and can be keys.
         pages: int32 page numbers. edge: this node's key in `parent.children`.
         locks: leases through this node. uses: leases that ever went through it. urgency: the highest of theirs.
-        created, last_access: the ticks it was made and latest used at.
+        created, last_use, last_access: the ticks it was made, latest used, and latest used or wanted at.
         fence: the last step that may read its pages.
         start_tokens: how many tokens lie before it. reach_tokens: the length of the longest sequence through it that
             was cached, kept when the end of that sequence is dropped.
@@ -37,6 +37,7 @@ class Node:
         "edge",
         "fence",
         "last_access",
+        "last_use",
         "locks",
         "pages",
         "parent",
@@ -58,7 +59,7 @@ class Node:
         self.reach_tokens = self.start_tokens + len(tokens) // 4
         self.locks = self.uses = 0
         self.urgency = LEAST_URGENT
-        self.created = self.last_access = tick
+        self.created = self.last_use = self.last_access = tick
         self.fence = -1
         self.stamp = 0
 
@@ -137,7 +138,7 @@ class RadixTree:
                 break
             common = self._common_pages(child, data, offset)
             node = child if common == len(child.pages) else self._split(child, common)
-            node.last_access = tick
+            node.last_use = node.last_access = tick
             kept.append(node.pages)
             done += common
         return node, concat_pages(kept)
@@ -150,7 +151,7 @@ class RadixTree:
             node.locks += 1
             node.uses += 1
             node.urgency = max(node.urgency, urgency)
-            node.last_access = tick
+            node.last_use = node.last_access = tick
             node = _parent(node)
 
     def touch(self, node: Node, tick: int) -> None:
@@ -165,7 +166,7 @@ class RadixTree:
             if node.locks <= 0:
                 raise ValueError("unlock of a node that is not locked")
             node.locks -= 1
-            node.last_access = tick
+            node.last_use = node.last_access = tick
             node.fence = max(node.fence, fence)
             if not node.locks:
                 self.evictable_pages += len(node.pages)
@@ -244,7 +245,7 @@ class RadixTree:
         parent = _parent(node)
         front = Node(parent, node.edge, node.tokens[:cut], node.pages[:pages].copy(), node.last_access)
         front.locks, front.uses, front.urgency = node.locks, node.uses, node.urgency
-        front.created, front.fence = node.created, node.fence
+        front.created, front.last_use, front.fence = node.created, node.last_use, node.fence
         parent.children[node.edge] = front
         node.parent = front
         node.start_tokens = front.reach_tokens

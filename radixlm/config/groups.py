@@ -454,11 +454,6 @@ class Config:
     constraints: ConstraintConfig = field(default_factory=ConstraintConfig, metadata={"title": "Structured output"})
     observe: ObserveConfig = field(default_factory=ObserveConfig, metadata={"title": "Metrics"})
 
-    def __post_init__(self) -> None:
-        """ConfigError for what does nothing without a flag of another group."""
-        if self.cache.radix_eviction_policy == "priority" and not self.schedule.enable_priority_scheduling:
-            raise ConfigError("--radix-eviction-policy priority needs --enable-priority-scheduling")
-
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> "Config":
         """A configuration from SGLang's field names in snake case (`model_path`, `page_size` ...) or their aliases.

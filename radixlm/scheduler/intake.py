@@ -65,6 +65,7 @@ class Intake:
             matcher=matcher,
             enqueued_at=now,
             urgency=self._priorities.urgency(event.priority),
+            standing=self._priorities.standing(event.priority),
             routing_key=event.routing_key,
             logprobs=event.logprobs,
             hidden_start=event.hidden_start,

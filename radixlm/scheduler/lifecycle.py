@@ -58,7 +58,7 @@ class Lifecycle:
         self._queue.remove(request)
         request.move(State.RUNNING)
         cached_tokens = len(match.pages) * self._cache.page_size
-        request.lease = self._cache.acquire(request.namespace, match, request.urgency)
+        request.lease = self._cache.acquire(request.namespace, match, request.standing)
         request.slot = self._slots.open(request, match.pages)
         if not request.started:
             request.started = True

@@ -25,7 +25,8 @@ class Pacing:
         self._most_passes = config.prefill_delayer_max_delay_passes
         self._low_usage = config.prefill_delayer_token_usage_low_watermark
         self._queue_ratio = config.prefill_delayer_queue_min_ratio
-        self._queue_delay_s = (config.prefill_delayer_max_delay_ms or QUEUE_DELAY_MS) / 1000
+        most_ms = config.prefill_delayer_max_delay_ms
+        self._queue_delay_s = (QUEUE_DELAY_MS if most_ms is None else most_ms) / 1000
         self._queue_limit = config.prefill_max_requests or most_running
         self._rounds_due = 0
         self._batches: deque[int] = deque(maxlen=BATCH_WINDOW)

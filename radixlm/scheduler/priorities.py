@@ -27,6 +27,12 @@ class Priorities:
         value = self._default if priority is None else priority
         return LEAST_URGENT if value is None else max(LEAST_URGENT + 1, min(self._sign * value, -LEAST_URGENT - 1))
 
+    def standing(self, priority: int | None) -> int:
+        """What the cached prefixes of a request are worth: its urgency, or where all are alike its priority, else 0."""
+        if self._enabled:
+            return self.urgency(priority)
+        return max(LEAST_URGENT + 1, min(priority or 0, -LEAST_URGENT - 1))
+
     def why_refused(self, priority: int | None) -> str | None:
         """Why a request must not have this priority, or None when it may."""
         if priority is None or not self._refuse:

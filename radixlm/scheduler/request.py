@@ -41,8 +41,8 @@ class Request:
 
     history: int32 [prompt_tokens + produced]: the prompt, and after a retraction the outputs so far.
     order: arrival number; a retracted request keeps it. max_outputs: clamped to what fits.
-    urgency: larger is more urgent; 0 without priority scheduling. routing_key: a label by which a client groups its
-    requests, or "".
+    urgency: larger is more urgent; 0 without priority scheduling. standing: the same for what it leaves in the cache,
+    and its priority then. routing_key: a label by which a client groups its requests, or "".
     stop_ids: token ids that end it, the model's own included; empty when it ignores them. own_stop_ids: some of these
     are its own, so the model's table is not enough. matcher: stop strings and patterns, if any.
     sent: output tokens already given to the outbox. block_hashes: see sharing.py; filled when first needed.
@@ -65,6 +65,7 @@ class Request:
     matcher: StopMatcher | None
     enqueued_at: float
     urgency: int = 0
+    standing: int = 0
     routing_key: str = ""
     state: State = State.WAITING
     slot: int = -1

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import psutil
 import torch
@@ -56,9 +57,9 @@ class Seen:
     rss_mib: list[float] = field(default_factory=list)
 
     def growth_mib(self) -> float:
-        """The median of the last quarter of the samples above that of the second quarter."""
+        """The median of the last quarter of the samples above that of the second quarter; 0 for one sample."""
         quarter = max(len(self.rss_mib) // 4, 1)
-        return sorted(self.rss_mib[-quarter:])[quarter // 2] - sorted(self.rss_mib[quarter : 2 * quarter] or [0])[0]
+        return median(self.rss_mib[-quarter:]) - median(self.rss_mib[quarter : 2 * quarter] or self.rss_mib)
 
 
 class Soak:

@@ -141,3 +141,16 @@ def test_any_priorities_in_tiny_pools(page_size: int, depth: int) -> None:
     schedule = {**ON, "retraction_policy": rng.choice(("length", "priority"))}
     world = {"num_pages": 320 // page_size, "page_size": page_size, "slots": 12, "depth": depth}
     go(jobs, schedule, conservativeness=0.05, eviction="priority", **world)
+
+
+@pytest.mark.parametrize("schedule", [{}, ON])
+def test_important_prefixes_stay_cached_whoever_starts_first(schedule: Mapping[str, Any]) -> None:
+    """One page of five prompts is left over for a sixth: it takes that of the least important, not the oldest."""
+    jobs = [Job(10 * i, prompt(i, 9), 1, ignore_eos=True, priority=p) for i, p in enumerate((5, 5, 1, None, 9))]
+    jobs += [Job(60, prompt(9, 9), 1, ignore_eos=True, priority=7)]
+    jobs += [Job(70 + 10 * i, job.prompt, 1, ignore_eos=True, priority=5) for i, job in enumerate(jobs[:2])]
+    found = {}
+    for eviction in ("lru", "priority"):
+        outcome = go(jobs, schedule, num_pages=12, slots=1, eviction=eviction)
+        found[eviction] = [outcome.finished[key].cached_tokens for key in (6, 7)]
+    assert found["priority"] == [8, 8] and found["lru"] != [8, 8]

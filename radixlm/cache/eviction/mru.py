@@ -7,5 +7,7 @@ from radixlm.cache.radix import Node
 
 @dataclass(frozen=True)
 class MostRecentlyUsed:
+    """What somebody waits for does not count as used: it would be the first to go."""
+
     def __call__(self, leaf: Node) -> int:
-        return -leaf.last_access
+        return -leaf.last_use

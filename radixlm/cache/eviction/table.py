@@ -36,5 +36,8 @@ def make_strategy(name: str, options: Mapping[str, int]) -> Strategy:
             raise ConfigError(f"{_OPTION}: {name} has no option {option!r}; it has {known or 'none'}")
         if not isinstance(value, int) or value < 1:
             raise ConfigError(f"{_OPTION}: option {option!r} of {name} must be a positive integer")
-    strategy: Strategy = kind(**options)
+    try:
+        strategy: Strategy = kind(**options)
+    except ValueError as error:
+        raise ConfigError(f"{_OPTION}: {name}: {error}") from None
     return strategy

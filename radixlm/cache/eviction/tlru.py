@@ -16,6 +16,13 @@ class TailOptimizedLru:
     threshold: int = 1024
     next_prompt_estimate: int = 256
 
+    def __post_init__(self) -> None:
+        """ValueError where a next turn alone would be over the threshold: then nothing could ever be afforded."""
+        if self.threshold <= self.next_prompt_estimate:
+            raise ValueError(
+                f"threshold {self.threshold} is not above next_prompt_estimate {self.next_prompt_estimate}"
+            )
+
     def __call__(self, leaf: Node) -> tuple[bool, int]:
         must_keep = max(leaf.reach_tokens + self.next_prompt_estimate - self.threshold, 0)
         return leaf.start_tokens < must_keep, leaf.last_access

@@ -3,7 +3,7 @@
 import argparse
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from radixlm.loader.source import resolve
 from radixlm.loader.tokenizer import load_tokenizer
 from radixlm.scheduler.policies.table import POLICIES
 from radixlm.tools.simulate.cost import StepCost, describe
-from radixlm.tools.simulate.report import Summary, summarize, table
+from radixlm.tools.simulate.report import Summary, differing_settings, summarize, table
 from radixlm.tools.simulate.trace import Encode, TraceRequest, read_trace
 from radixlm.tools.simulate.world import Setting, World
 
@@ -175,20 +175,21 @@ def _settings(options: argparse.Namespace, cost: StepCost) -> Iterator[tuple[dic
 
 
 def _measured(options: argparse.Namespace, trace: list[TraceRequest], like: Summary) -> Summary:
-    from radixlm.tools.simulate.live import play
+    from radixlm.tools.simulate.live import UNKNOWN, play
 
     run = play(options.against, trace)
-    found = summarize({**like.setting, "policy": "measured"}, run)
-    return msgspec.structs.replace(found, busy_share=None, retractions=None, evicted_tokens=None, steps=None)
+    found = summarize({**dict.fromkeys(like.setting), "policy": "measured"}, run)
+    retractions = None if run.retractions == UNKNOWN else run.retractions
+    return msgspec.structs.replace(found, busy_share=None, retractions=retractions, evicted_tokens=None, steps=None)
 
 
 def _fixed(summaries: Sequence[Summary]) -> str:
-    first = summaries[0].setting
-    same = {name: value for name, value in first.items() if len({one.setting[name] for one in summaries}) == 1}
+    differing = differing_settings(summaries)
+    same = {name: value for name, value in summaries[0].setting.items() if name not in differing}
     return f"{summaries[0].requests + summaries[0].refused} requests; latencies in ms; {_named(same)}"
 
 
-def _named(setting: dict[str, str | int | float]) -> str:
+def _named(setting: Mapping[str, str | int | float | None]) -> str:
     return ", ".join(f"{name} {value}" for name, value in setting.items())
 
 

@@ -1,6 +1,6 @@
 """What a simulated run amounts to, as a row of a table and as JSON. Simulates nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ class Summary(msgspec.Struct, frozen=True):
     TPOT is a request's time after its first token by its further tokens. None: not known of a real server.
     """
 
-    setting: dict[str, str | int | float]
+    setting: dict[str, str | int | float | None]
     requests: int
     refused: int
     duration_s: float
@@ -32,7 +32,7 @@ class Summary(msgspec.Struct, frozen=True):
     wall_s: float
 
 
-def summarize(setting: dict[str, str | int | float], run: Run) -> Summary:
+def summarize(setting: Mapping[str, str | int | float | None], run: Run) -> Summary:
     answered = [fate for fate in run.fates if fate.finished is not None and fate.finished.reason.type != "abort"]
     ends = [(fate, fate.finished) for fate in answered if fate.finished is not None]
     prompt_tokens = sum(finished.prompt_tokens for _, finished in ends)
@@ -45,7 +45,7 @@ def summarize(setting: dict[str, str | int | float], run: Run) -> Summary:
     ]
     per_s = 1 / run.duration_s if run.duration_s > 0 else 0.0
     return Summary(
-        setting=setting,
+        setting=dict(setting),
         requests=len(answered),
         refused=len(run.fates) - len(answered),
         duration_s=round(run.duration_s, 3),
@@ -76,9 +76,15 @@ def _ms(value: Any) -> float:
     return round(float(value), 2)
 
 
+def differing_settings(summaries: Sequence[Summary]) -> list[str]:
+    """The settings that are known to differ between runs."""
+    names = summaries[0].setting
+    return [name for name in names if len({one.setting[name] for one in summaries} - {None}) > 1]
+
+
 def table(summaries: Sequence[Summary]) -> str:
     """Columns for the settings that differ, then the numbers; a line per run."""
-    names = [name for name in summaries[0].setting if len({summary.setting[name] for summary in summaries}) > 1]
+    names = differing_settings(summaries)
     head = [*names, "hit %", "TTFT mean", "p50", "p90", "p99", "TPOT mean", "p99", "E2E p50", "p99", "out tok/s",
             "busy %", "retracted", "refused"]  # fmt: skip
     rows = [head, *(_row(summary, names) for summary in summaries)]
@@ -96,7 +102,7 @@ def _row(one: Summary, names: Sequence[str]) -> list[str]:
     ttft, tpot, e2e = one.ttft_ms, one.tpot_ms, one.e2e_ms
     times = [ttft["mean"], ttft["p50"], ttft["p90"], ttft["p99"]]
     return [
-        *(str(one.setting[name]) for name in names),
+        *("-" if one.setting[name] is None else str(one.setting[name]) for name in names),
         f"{one.hit_rate * 100:.1f}",
         *(f"{value:.0f}" for value in times),
         f"{tpot['mean']:.1f}",

@@ -107,19 +107,24 @@ def test_tlru_drops_ends_that_the_next_turn_can_afford() -> None:
     assert cache.problems() == []
 
 
-def test_what_somebody_waits_for_is_not_the_next_to_go() -> None:
-    cache = CacheManager(32, 1)
+@pytest.mark.parametrize("eviction,order", [("lru", "DBCA"), ("mru", "DCBA"), ("fifo", "DABC")])
+def test_what_somebody_waits_for_is_not_the_next_to_go(eviction: str, order: str) -> None:
+    cache = CacheManager(32, 1, eviction=eviction)
     for name in "ABC":
         use(cache, name)
     cache.touch(cache.match(HERE, PROMPTS["A"] * 10))
-    assert dropped(cache).startswith("DB")
+    assert dropped(cache) == order  # D was never there
 
 
 @pytest.mark.parametrize(
-    "name,options", [("lru", {"threshold": 2}), ("slru", {"size": 1}), ("slru", {"protected_threshold": 0})]
-)
+    "name,options",
+    [
+        ("lru", {"threshold": 2}), ("slru", {"size": 1}), ("slru", {"protected_threshold": 0}),
+        ("tlru", {"threshold": 256}), ("tlru", {"next_prompt_estimate": 1024}),
+    ],
+)  # fmt: skip
 def test_bad_options_are_refused(name: str, options: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=name):
+    with pytest.raises(ConfigError, match=f"^--radix-eviction-policy-config: .*{name}"):
         CacheManager(8, 1, eviction=name, eviction_options=options)
 
 

@@ -79,7 +79,7 @@ def test_accepted(words: str, name: str, value: object) -> None:
         ("--default-priority-value 0", "needs --enable-priority-scheduling"),
         ("--disable-radix-cache --radix-eviction-policy slru", "does nothing with --disable-radix-cache"),
         ("--disable-radix-cache --kv-events-config {}", "does nothing with --disable-radix-cache"),
-        ("--radix-eviction-policy priority", "needs --enable-priority-scheduling"),
+        ("--retraction-policy priority", "--retraction-policy priority needs --enable-priority-scheduling"),
         ("--abort-on-priority-when-disabled --enable-priority-scheduling", "does nothing with --enable-priority"),
         ("--otlp-service-name x", "needs --enable-trace"),
     ],
@@ -87,6 +87,18 @@ def test_accepted(words: str, name: str, value: object) -> None:
 def test_what_would_do_nothing_is_refused(words: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         read_serve(["m", *words.split()])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--radix-eviction-policy priority",  # prefixes have priorities, whoever starts first
+        "--disable-radix-cache --radix-eviction-policy lru --schedule-policy lpm",
+        "--chunked-prefill-size 4096 --max-prefill-tokens 8192 --max-total-tokens 4k --mem-fraction-static 0.8",
+    ],
+)
+def test_what_sglang_lines_have_together_is_accepted(words: str) -> None:
+    read_serve(["m", *words.split()])
 
 
 def test_every_working_flag_can_be_given() -> None:

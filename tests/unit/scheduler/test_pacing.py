@@ -47,6 +47,8 @@ def test_the_delayer_waits_for_a_longer_queue_for_a_time() -> None:
     assert pacing.admission_waits(2, 6, 2, 0.5, now=1.05)
     assert not pacing.admission_waits(2, 6, 2, 0.5, now=1.11)
     assert not pacing.admission_waits(3, 6, 2, 0.5, now=1.0)
+    never = delayer(prefill_delayer_queue_min_ratio=0.5, prefill_delayer_max_delay_ms=0)
+    assert not never.admission_waits(2, 6, 2, 0.5, now=1.0)
 
 
 def test_the_delayer_lets_go_while_memory_is_free() -> None:

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlm.base.errors import ConfigError
+from radixlm.base.errors import ConfigError, RadixError
 from radixlm.config.groups import ScheduleConfig
 from radixlm.launch.cli import main as radixlm
 from radixlm.protocol.plan import SAMPLE, StepPlan
 from radixlm.tools.simulate import world as world_module
 from radixlm.tools.simulate.cost import PARTS, Machine, StepCost, fit, units
+from radixlm.tools.simulate.live import play
 from radixlm.tools.simulate.report import summarize
 from radixlm.tools.simulate.trace import TraceRequest, read_trace
 from radixlm.tools.simulate.world import Run, Setting, World
+from tests.wire.serving import live_server
 
 MACHINE = Machine("m", "cpu", "float32", 4096, 16, 256, 2048, 16, 0)
 SECONDS = {"step": 0.01, "token_0_1": 0.001, "token_16_32": 0.0005, "sampled": 0.0002, "decode_key": 1e-6}
@@ -172,6 +174,26 @@ def test_settings_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert hits[0] < hits[1] and hits[2] > hits[0] and all(line["requests"] == 80 for line in lines)
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("80 requests") and shown[1].split()[:3] == ["policy", "pool", "hit"] and len(shown) == 6
+
+
+def test_against_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not known of it is not said to be 0, and what it refuses is counted."""
+    lengths = [(20, 4), (10**9, 4), (30, 4)]
+    rows = [{"timestamp": i, "input_length": prompt, "output_length": new} for i, (prompt, new) in enumerate(lengths)]
+    COST.save(str(tmp_path / "cost"))
+    trace = write(tmp_path / "t", rows)
+    words = ["simulate", "--trace", trace, "--cost", str(tmp_path / "cost"), "--policy", "fcfs", "lpm"]
+    with live_server() as server:
+        assert radixlm([*words, "--against", server.base, "--json", str(tmp_path / "out")]) == 0
+        alone = [TraceRequest(0.0, 10**9, 1, lambda: np.zeros(0, np.int32))]
+        with pytest.raises(RadixError, match="refuses every request: a prompt of 1000000000 tokens"):
+            play(server.base, alone)
+    simulated, _, measured = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert measured["setting"] == dict.fromkeys(simulated["setting"]) | {"policy": "measured"}
+    assert [measured[name] for name in ("busy_share", "evicted_tokens", "steps")] == [None] * 3
+    assert [measured[name] for name in ("requests", "refused", "retractions")] == [2, 1, 0]
+    line = capsys.readouterr().out.splitlines()[-1].split()
+    assert line[0] == "measured" and line[-3:] == ["-", "0", "1"]
 
 
 def test_wrong_command_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
