@@ -328,9 +328,7 @@ class ScheduleConfig:
         idle_with="disable_priority_preemption",
     )
     abort_on_priority_when_disabled: bool = flag(
-        False,
-        "refuse requests with a priority when priority scheduling is off",
-        idle_with="enable_priority_scheduling",
+        False, "refuse requests with a priority when priority scheduling is off"
     )
     retraction_policy: str = flag(
         "length",

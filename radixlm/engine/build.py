@@ -12,6 +12,7 @@ import torch
 from radixlm.attention.base import AttentionBackend, AttentionFacts
 from radixlm.attention.table import Maker, choose, choose_for_encoder
 from radixlm.base import log
+from radixlm.cache.eviction.table import make_strategy
 from radixlm.cache.manager import CacheManager
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.config.capacity import (
@@ -42,6 +43,7 @@ from radixlm.runner.rows import Rows
 from radixlm.runner.runner import Runner
 from radixlm.runner.staging import Staging
 from radixlm.scheduler.limits import SchedulerLimits
+from radixlm.scheduler.policies.table import choose_policy
 from radixlm.scheduler.scheduler import Scheduler
 
 logger = log.get(__name__)
@@ -83,6 +85,7 @@ def build(config: Config, source: ModelSource, card: ModelCard) -> Engine:
     """Load the model and everything around it. RadixError, in one line, when that cannot be done."""
     facts = probe(config.device.device)
     resolved = resolve(config, facts, card)
+    _check_plugins(resolved, card)
     device = torch.device(resolved.config.device.device)
     team = Team.muster(facts.cores) if device.type == "cpu" else None
     available_bytes = facts.gpu.available_bytes if resolved.on_cuda and facts.gpu is not None else facts.available_bytes
@@ -99,6 +102,14 @@ def build(config: Config, source: ModelSource, card: ModelCard) -> Engine:
     gc.freeze()  # what stands now stays: a full collection in the midst of a step would look at all of it in vain
     atexit.register(gc.unfreeze)  # or bindings complain, at the interpreter's end, of what they take for leaks
     return dataclasses.replace(engine, team=team)
+
+
+def _check_plugins(resolved: Resolved, card: ModelCard) -> None:
+    """ConfigError, before any weight is read, for plug-ins and their options that would be refused after it."""
+    cache = resolved.config.cache
+    _attention(resolved, card)
+    make_strategy(cache.radix_eviction_policy, cache.radix_eviction_policy_config or {})
+    choose_policy(resolved.config.schedule.schedule_policy, radix=not cache.disable_radix_cache)
 
 
 def assemble(

@@ -26,8 +26,7 @@ from radixlm.scheduler.limits import SchedulerLimits
 from radixlm.scheduler.outbox import Outbox
 from radixlm.scheduler.parts import Parts
 from radixlm.scheduler.planner import PlannedStep, Planner
-from radixlm.scheduler.policies.base import PolicyFacts
-from radixlm.scheduler.policies.table import POLICIES
+from radixlm.scheduler.policies.table import choose_policy
 from radixlm.scheduler.priorities import Priorities
 from radixlm.scheduler.queue import WaitingQueue
 from radixlm.scheduler.report import Load, Reporter
@@ -60,7 +59,7 @@ class Scheduler:
         token_bytes: Sequence[bytes] | None,
     ) -> None:
         """`token_bytes[t]` is the text of token t as bytes, for stop strings; None when there is no tokenizer."""
-        policy, _ = POLICIES.choose(config.schedule_policy, lambda p: p.why_not(PolicyFacts(cache.radix)))
+        policy = choose_policy(config.schedule_policy, cache.radix)
         self.conservation_errors_total = 0
         self._limits = limits
         self._cache = cache

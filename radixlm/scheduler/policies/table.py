@@ -1,7 +1,7 @@
 """The queue policies, one row each."""
 
 from radixlm.base.registry import Registry, Row
-from radixlm.scheduler.policies.base import QueuePolicy
+from radixlm.scheduler.policies.base import PolicyFacts, QueuePolicy
 
 POLICIES: Registry[type[QueuePolicy]] = Registry(
     "--schedule-policy",
@@ -16,3 +16,9 @@ POLICIES: Registry[type[QueuePolicy]] = Registry(
         Row("routing-key", "radixlm.scheduler.policies.routing_key:RoutingKey"),
     ],
 )
+
+
+def choose_policy(name: str, radix: bool) -> type[QueuePolicy]:
+    """The policy called `name`; ConfigError when there is none, or when it needs a prefix cache and has none."""
+    policy, _ = POLICIES.choose(name, lambda kind: kind.why_not(PolicyFacts(radix)))
+    return policy

@@ -80,7 +80,6 @@ def test_accepted(words: str, name: str, value: object) -> None:
         ("--disable-radix-cache --radix-eviction-policy slru", "does nothing with --disable-radix-cache"),
         ("--disable-radix-cache --kv-events-config {}", "does nothing with --disable-radix-cache"),
         ("--retraction-policy priority", "--retraction-policy priority needs --enable-priority-scheduling"),
-        ("--abort-on-priority-when-disabled --enable-priority-scheduling", "does nothing with --enable-priority"),
         ("--otlp-service-name x", "needs --enable-trace"),
     ],
 )

@@ -1,9 +1,18 @@
-"""What building an engine leaves behind in its process."""
+"""What building an engine refuses at once, and what it leaves behind in its process."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radixlm.base.errors import ConfigError
+from radixlm.config.groups import Config
+from radixlm.engine import build as build_module
+from radixlm.loader.source import ModelSource
+from tests.helpers.tiny import CARD
 
 BERT = {"architectures": ["BertModel"], "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1}
 BERT |= {"num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 100, "max_position_embeddings": 64}
@@ -28,3 +37,24 @@ def test_nothing_stays_frozen_at_the_end(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.split("\n")[:2] == ["frozen: True", "frozen at the end: 0"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ({"schedule_policy": "shortest-prefill-first", "disable_radix_cache": True}, "no --schedule-policy fits"),
+        ({"radix_eviction_policy_config": {"x": 1}}, "--radix-eviction-policy-config: lru has no option 'x'"),
+        ({"attention_backend": "triton"}, "no --decode-attention-backend .* fits: triton: runs on CUDA"),
+    ],
+)
+def test_plug_ins_are_refused_before_weights_are_read(
+    flags: dict[str, Any], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(build_module, "load_model", never)
+    with pytest.raises(ConfigError, match=complaint):
+        build_module.build(
+            Config.from_flat({"model_path": "m", "device": "cpu", **flags}), ModelSource("m", Path("m"), "folder"), CARD
+        )
