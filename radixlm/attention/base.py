@@ -82,6 +82,9 @@ class AttentionBackend(AttentionPlugin):
     """Causal attention of all of a step's rows."""
 
     capturable: ClassVar[bool] = True  # whether decode can be captured in a CUDA graph
+    refresh_reads_pages: bool = (
+        False  # whether `refresh` reads the page table, which otherwise a graph brings up to date
+    )
 
     @abstractmethod
     def prepare(self, batch: RowBatch) -> Any:
@@ -98,7 +101,8 @@ class AttentionBackend(AttentionPlugin):
     def refresh(self, meta: Any, batch: RowBatch) -> None:
         """What `capture`'s metadata needs before each replay of its graph, on the current stream; by default nothing.
 
-        `batch`: the static device tensors, now holding this step's rows, and host arrays of the real rows only. The
+        `batch`: the static device tensors, now holding this step's rows (its page table with `refresh_reads_pages`
+        only), and host arrays of the real rows only. The
         rows of the graph beyond these are padding: start 0, count 1, and a slot whose page table is all null pages, so
         that they read and write nothing but the null page.
         """

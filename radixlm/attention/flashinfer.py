@@ -35,6 +35,7 @@ class FlashInfer(DeviceAttention):
     """One plan per step for all layers; captured sizes have a wrapper each, planned anew before every replay."""
 
     name: ClassVar[str] = "flashinfer"
+    refresh_reads_pages = True
 
     @classmethod
     def why_not(cls, facts: AttentionFacts) -> list[str]:

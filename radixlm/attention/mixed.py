@@ -36,6 +36,7 @@ class Mixed(DeviceAttention):
         super().__init__(facts, pool)
         self._decode = decode(facts, pool)
         self._chunks = chunks(facts, pool)
+        self.refresh_reads_pages = self._decode.refresh_reads_pages
 
     def plan_decode(self, batch: RowBatch) -> Any:
         return self._decode.plan_decode(batch)

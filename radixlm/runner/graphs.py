@@ -84,8 +84,11 @@ class DecodeGraphs:
 
         `asked` says which tokens may be sampled, once the forward pass is under way.
         """
-        count = len(plan.slots)
-        rung = self._rungs[self._rung_size(count)]
+        count, size = len(plan.slots), self._rung_size(len(plan.slots))
+        rung = self._rungs[size]
+        if self._attention.refresh_reads_pages:
+            _, index, pages = _views(self._block, size)
+            self._rows.apply_pages(index, pages)  # once more in the replay
         batch = dataclasses.replace(
             rung.batch, slots_host=plan.slots, starts_host=plan.starts, counts_host=plan.counts, decode_rows=count
         )

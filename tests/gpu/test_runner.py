@@ -255,6 +255,27 @@ def test_out_of_device_memory_ends_the_step_only(qwen3: Tiny, monkeypatch: pytes
     assert engine.scheduler.flush_cache(0.0).success
 
 
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("backend", ["triton", "flashinfer"])
+def test_bfloat16_tokens_are_all_but_the_best(backend: str, page_size: int, tmp_path: Path) -> None:
+    """By fp32 on the CPU, no greedy token of replayed steps in bf16 is more than rounding below the best one."""
+    if backend == "flashinfer":
+        pytest.importorskip("flashinfer")
+    reference = make_checkpoint("qwen3", tmp_path, head_dim=128)
+    card, loaded = load(tmp_path, torch.bfloat16)
+    engine = LocalEngine(
+        loaded, card, 1, **FLAGS, dtype="bfloat16", attention_backend=backend, page_size=page_size, context_length=256
+    )
+    assert "sizes up to" in "\n".join(engine.ready.report)
+    for at_once in (12, 1):
+        outputs = engine.generate(prompts(), greedy(NEW_TOKENS), at_once)
+        for prompt, output in zip(prompts(), outputs, strict=True):
+            with torch.inference_mode():
+                logits = reference(torch.tensor([prompt + output.tokens])).logits[0, len(prompt) - 1 : -1].float()
+            below = logits.max(-1).values - logits.gather(-1, torch.tensor(output.tokens)[:, None])[:, 0]
+            assert below.max() < 0.3 * logits.std(), (len(prompt), below.tolist())
+
+
 def test_bfloat16_errs_no_more_than_the_reference(tiny: Tiny) -> None:
     """Against fp32 logits on the CPU, bf16 on the GPU errs little more than Hugging Face's bf16 on the GPU."""
     prompt = torch.tensor([prompts()[6]])

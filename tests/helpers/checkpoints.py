@@ -52,10 +52,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make_checkpoint(case: str, folder: Path) -> transformers.PreTrainedModel:
-    """Save the tiny model called `case` into `folder`, and return Hugging Face's own instance of it."""
+def make_checkpoint(case: str, folder: Path, **more: Any) -> transformers.PreTrainedModel:
+    """Save the tiny model called `case`, with `more` in its config, into `folder`; returns Hugging Face's own of it."""
     family, options = CASES[case]
-    config = getattr(transformers, f"{family}Config")(**(SIZES | options))
+    config = getattr(transformers, f"{family}Config")(**(SIZES | options | more))
     torch.manual_seed(11)
     reference = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():
