@@ -82,9 +82,7 @@ class AttentionBackend(AttentionPlugin):
     """Causal attention of all of a step's rows."""
 
     capturable: ClassVar[bool] = True  # whether decode can be captured in a CUDA graph
-    refresh_reads_pages: bool = (
-        False  # whether `refresh` reads the page table, which otherwise a graph brings up to date
-    )
+    refresh_reads_pages: bool = False  # whether `refresh` needs the step's pages in the table, before its graph has run
 
     @abstractmethod
     def prepare(self, batch: RowBatch) -> Any:
@@ -101,10 +99,9 @@ class AttentionBackend(AttentionPlugin):
     def refresh(self, meta: Any, batch: RowBatch) -> None:
         """What `capture`'s metadata needs before each replay of its graph, on the current stream; by default nothing.
 
-        `batch`: the static device tensors, now holding this step's rows (its page table with `refresh_reads_pages`
-        only), and host arrays of the real rows only. The
-        rows of the graph beyond these are padding: start 0, count 1, and a slot whose page table is all null pages, so
-        that they read and write nothing but the null page.
+        `batch`: the static device tensors, now holding this step's rows (the page table with `refresh_reads_pages`
+        only), and host arrays of the real rows only. The rows of the graph beyond these are padding: start 0, count 1,
+        and a slot whose page table is all null pages, so that they read and write nothing but the null page.
         """
 
     @abstractmethod

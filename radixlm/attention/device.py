@@ -2,13 +2,17 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionBackend, AttentionPlugin, RowBatch
+from radixlm.attention.base import AttentionBackend, AttentionFacts, AttentionPlugin, RowBatch
 from radixlm.kernels.rotary import HeadNorms, rotate_and_store
+from radixlm.protocol.arrays import I32
+
+LEAST_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,39 @@ class StepMeta:
 
 
 class ChunkAttention(AttentionPlugin):
-    """Attends chunks, whose keys and values are in the pool already."""
+    """Attends chunks, whose keys and values are in the pool already.
+
+    Attributes:
+        dtypes: what it computes in.
+        most_sharing: query heads that one key head may have; None: any number.
+    """
+
+    dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.bfloat16, torch.float16)
+    most_sharing: ClassVar[int | None] = None
+
+    @classmethod
+    def why_not(cls, facts: AttentionFacts) -> list[str]:
+        """Off CUDA that it is not there; else what `why_not_here` says, and what no kernel of a device can do."""
+        if not facts.device.startswith("cuda"):
+            return [f"runs on CUDA, not {facts.device}"]
+        reasons = cls.why_not_here(facts)
+        if facts.dtype not in cls.dtypes:
+            *others, last = (str(dtype).removeprefix("torch.") for dtype in cls.dtypes)
+            reasons.append(f"dtype {facts.dtype} is not {', '.join(others)} or {last}")
+        if facts.converts:
+            reasons.append(f"a KV cache in {facts.kv_dtype} with computation in {facts.dtype}")
+        sharing, left = divmod(facts.num_heads, facts.num_kv_heads)
+        if left or (cls.most_sharing is not None and sharing > cls.most_sharing):
+            reasons.append(f"{facts.num_heads} query heads cannot share {facts.num_kv_heads} key-value heads evenly")
+        capability = torch.cuda.get_device_capability(facts.device)
+        if capability < LEAST_CAPABILITY:
+            reasons.append(f"compute capability {capability[0]}.{capability[1]} is below 8.0")
+        return reasons
+
+    @classmethod
+    @abstractmethod
+    def why_not_here(cls, facts: AttentionFacts) -> list[str]:
+        """What `why_not` adds of its own, on a CUDA device."""
 
     @abstractmethod
     def plan_chunks(self, batch: RowBatch) -> Any:
@@ -109,3 +145,8 @@ class DeviceAttention(AttentionBackend, ChunkAttention):
         out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
         self.attend(layer, q, out, scale, batch, meta)
         return out
+
+
+def row_ends(counts: I32) -> Tensor:
+    """int32 [R + 1] on the host: 0, then the running sums."""
+    return torch.from_numpy(np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32))))

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from radixlm.attention.base import AttentionFacts, RowBatch
-from radixlm.attention.device import ChunkAttention
+from radixlm.attention.device import ChunkAttention, row_ends
 from radixlm.attention.gather import key_index, worth_gathering
 from radixlm.base.paths import cache_directory
 from radixlm.cache.pools.mha import MHAPool
+from radixlm.protocol.arrays import I32
 
 CAPABILITIES = (9, 10, 11)  # compute capability, major
 MOST_HEAD_DIM = 128  # of all of them, and in steps of 8
@@ -46,9 +46,7 @@ class FlashAttention4(ChunkAttention):
     name: ClassVar[str] = "fa4"
 
     @classmethod
-    def why_not(cls, facts: AttentionFacts) -> list[str]:
-        if not facts.device.startswith("cuda"):
-            return [f"runs on CUDA, not {facts.device}"]
+    def why_not_here(cls, facts: AttentionFacts) -> list[str]:
         reasons = []
         if facts.invariant:
             reasons.append("whether its sums depend on the other rows of a step was never checked")
@@ -56,14 +54,8 @@ class FlashAttention4(ChunkAttention):
             version("flash-attn-4")
         except PackageNotFoundError:
             reasons.append("the package flash-attn-4 is not installed")
-        if facts.dtype not in (torch.bfloat16, torch.float16):
-            reasons.append(f"dtype {facts.dtype} is not bfloat16 or float16")
         if facts.head_dim % 8 or facts.head_dim > MOST_HEAD_DIM:
             reasons.append(f"head_dim {facts.head_dim} is not a multiple of 8 up to {MOST_HEAD_DIM}")
-        if facts.converts:
-            reasons.append(f"a KV cache in {facts.kv_dtype} with computation in {facts.dtype}")
-        if facts.num_heads % facts.num_kv_heads:
-            reasons.append(f"{facts.num_heads} query heads cannot share {facts.num_kv_heads} key-value heads evenly")
         major, minor = torch.cuda.get_device_capability(facts.device)
         if major not in CAPABILITIES:
             reasons.append(f"compute capability {major}.{minor} is not one of {', '.join(map(str, CAPABILITIES))}")
@@ -85,15 +77,10 @@ class FlashAttention4(ChunkAttention):
         counts, lengths = batch.counts_host[rows:], batch.starts_host[rows:] + batch.counts_host[rows:]
         most = (int(counts.max()), int(lengths.max()))
         if batch.page_size > LARGEST_PAGE or worth_gathering(self.facts, batch, rows):
-            queries, keys = self._ends(counts, batch), self._ends(lengths, batch)
-            return ChunkPlan(queries, keys, *most, key_index(batch, rows), None)
+            return ChunkPlan(_ends(counts, batch), _ends(lengths, batch), *most, key_index(batch, rows), None)
         pages = batch.page_table[:, : -(-most[1] // batch.page_size)].index_select(0, batch.slots[rows:])
         keys = batch.starts[rows:] + batch.counts[rows:]
-        return ChunkPlan(self._ends(counts, batch), keys, *most, None, pages)
-
-    def _ends(self, counts: np.ndarray[Any, np.dtype[np.int32]], batch: RowBatch) -> Tensor:
-        ends = np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)))
-        return torch.from_numpy(ends).to(batch.page_table.device, non_blocking=True)
+        return ChunkPlan(_ends(counts, batch), keys, *most, None, pages)
 
     def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: ChunkPlan) -> None:
         rows, keys, values = batch.decode_rows, self.pool.keys[layer], self.pool.values[layer]
@@ -119,6 +106,10 @@ class FlashAttention4(ChunkAttention):
         )
         result = attended[0] if isinstance(attended, tuple) else attended
         out[rows:].copy_(result.view(-1, out.shape[1]))
+
+
+def _ends(counts: I32, batch: RowBatch) -> Tensor:
+    return row_ends(counts).to(batch.page_table.device, non_blocking=True)
 
 
 def _library() -> Callable[..., Any]:

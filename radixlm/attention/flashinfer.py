@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.base import AttentionFacts, RowBatch
-from radixlm.attention.device import DeviceAttention
+from radixlm.attention.device import DeviceAttention, row_ends
 from radixlm.attention.gather import key_index, worth_gathering
 from radixlm.base.paths import cache_directory
 from radixlm.cache.pools.mha import MHAPool
@@ -38,9 +38,7 @@ class FlashInfer(DeviceAttention):
     refresh_reads_pages = True
 
     @classmethod
-    def why_not(cls, facts: AttentionFacts) -> list[str]:
-        if not facts.device.startswith("cuda"):
-            return [f"runs on CUDA, not {facts.device}"]
+    def why_not_here(cls, facts: AttentionFacts) -> list[str]:
         reasons = []
         if facts.invariant:
             reasons.append("its sums depend on the other rows of a step")
@@ -48,19 +46,10 @@ class FlashInfer(DeviceAttention):
             reasons.append("the package flashinfer is not installed")
         if not triton.available():
             reasons.append("Triton, which writes its page lists, is not installed")
-        if facts.dtype not in (torch.bfloat16, torch.float16):
-            reasons.append(f"dtype {facts.dtype} is not bfloat16 or float16")
         if facts.head_dim not in HEAD_DIMS:
             reasons.append(f"head_dim {facts.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}")
-        if facts.converts:
-            reasons.append(f"a KV cache in {facts.kv_dtype} with computation in {facts.dtype}")
-        if facts.num_heads % facts.num_kv_heads:
-            reasons.append(f"{facts.num_heads} query heads cannot share {facts.num_kv_heads} key-value heads evenly")
         if facts.sliding_window is not None:
             reasons.append("sliding windows are left to our own kernels")
-        capability = torch.cuda.get_device_capability(facts.device)
-        if capability < (8, 0):
-            reasons.append(f"compute capability {capability[0]}.{capability[1]} is below 8.0")
         return reasons
 
     @classmethod
@@ -92,11 +81,11 @@ class FlashInfer(DeviceAttention):
 
     def plan_chunks(self, batch: RowBatch) -> "ChunkPlan":
         rows = batch.decode_rows
-        queries, shape = _ends(batch.counts_host[rows:]), self._shape()
+        queries, shape = row_ends(batch.counts_host[rows:]), self._shape()
         if worth_gathering(self.facts, batch, rows):
             if self._gathered is None:
                 self._gathered = self._chunk_wrapper(self._library.BatchPrefillWithRaggedKVCacheWrapper, batch)
-            ends = _ends(batch.starts_host[rows:] + batch.counts_host[rows:])
+            ends = row_ends(batch.starts_host[rows:] + batch.counts_host[rows:])
             self._gathered.plan(lambda w: w.plan(queries, ends, *shape, causal=True, **self._dtypes()))
             return ChunkPlan(self._gathered, key_index(batch, rows))
         if self._paged is None:
@@ -139,13 +128,13 @@ class FlashInfer(DeviceAttention):
         plan.wrapper.run(q, self._cache(layer, batch), q_scale=self._relative(scale), out=out.view(q.shape))
 
     def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: "ChunkPlan") -> None:
-        rows, run = batch.decode_rows, plan.planned.wrapper.run
+        rows, run, relative = batch.decode_rows, plan.planned.wrapper.run, self._relative(scale)
         q, out = q[rows:], out.view(q.shape)[rows:]
         if plan.index is None:
-            run(q, self._cache(layer, batch), q_scale=self._relative(scale), out=out)
+            run(q, self._cache(layer, batch), q_scale=relative, out=out)
         else:
             keys, values = (side[layer].index_select(0, plan.index) for side in (self.pool.keys, self.pool.values))
-            run(q * self._relative(scale) if self._relative(scale) != 1.0 else q, keys, values, out=out)
+            run(q if relative == 1.0 else q * relative, keys, values, out=out)
 
     def _cache(self, layer: int, batch: RowBatch) -> tuple[Tensor, Tensor]:
         shape = (-1, batch.page_size, self.facts.num_kv_heads, self.facts.head_dim)
@@ -215,7 +204,7 @@ class Pages:
 
     def __init__(self, tokens: I32, page_size: int) -> None:
         count = -(-tokens // page_size)
-        self.ends = _ends(count)
+        self.ends = row_ends(count)
         self.last = torch.from_numpy((tokens - (count - 1) * page_size).astype(np.int32))
         self.total = int(count.sum())
         self.longest = int(count.max())
@@ -240,11 +229,6 @@ def _library() -> Any:
     if not env.has_flashinfer_jit_cache():
         env.FLASHINFER_AOT_DIR = env.FLASHINFER_JIT_DIR
     return flashinfer
-
-
-def _ends(counts: I32) -> Tensor:
-    """int32 [R + 1] on the host: 0, then the running sums."""
-    return torch.from_numpy(np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32))))
 
 
 def _flatten(batch: RowBatch, slots: Tensor, ends: Tensor, pages: Pages, into: Tensor) -> None:

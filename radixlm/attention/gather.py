@@ -14,13 +14,18 @@ QUERY_HEADS_PER_KEY = 4096  # from so many on, on the average, a copied key head
 MOST_BYTES = 256 << 20  # of one layer's copied keys and values: less than the feed-forward block takes for such chunks
 
 
+def pairs(batch: RowBatch, first_row: int) -> int:
+    """How often a query of the rows from `first_row` on meets a key: all before its chunk, half of its own."""
+    starts, counts = (host[first_row:].astype(np.int64) for host in (batch.starts_host, batch.counts_host))
+    return int((counts * (2 * starts + counts)).sum()) // 2
+
+
 def worth_gathering(facts: AttentionFacts, batch: RowBatch, first_row: int) -> bool:
     """Whether the rows from `first_row` on have so many queries for their keys that these had better be copied."""
-    starts, counts = (host[first_row:].astype(np.int64) for host in (batch.starts_host, batch.counts_host))
-    keys, pairs = int((starts + counts).sum()), int((counts * (2 * starts + counts)).sum()) // 2
+    keys = int(batch.starts_host[first_row:].sum()) + int(batch.counts_host[first_row:].sum())
     copied_bytes = 2 * keys * facts.num_kv_heads * facts.head_dim * facts.dtype.itemsize
     shared_by = facts.num_heads // facts.num_kv_heads
-    return copied_bytes <= MOST_BYTES and pairs * shared_by >= QUERY_HEADS_PER_KEY * keys
+    return copied_bytes <= MOST_BYTES and pairs(batch, first_row) * shared_by >= QUERY_HEADS_PER_KEY * keys
 
 
 def key_index(batch: RowBatch, first_row: int) -> Tensor:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from radixlm.attention.base import AttentionFacts, RowBatch
 from radixlm.attention.device import ChunkAttention, DeviceAttention
+from radixlm.attention.gather import pairs
 from radixlm.cache.pools.mha import MHAPool
 
 CAPTURED_PAIRS = 1 << 22  # of queries and keys: up to here a replayed step gains more than a faster kernel
@@ -27,7 +27,7 @@ class Mixed(DeviceAttention):
     name: ClassVar[str] = "mixed"
 
     @classmethod
-    def why_not(cls, facts: AttentionFacts) -> list[str]:
+    def why_not_here(cls, facts: AttentionFacts) -> list[str]:
         return ["it is made of two others"]
 
     def __init__(
@@ -64,8 +64,6 @@ class Mixed(DeviceAttention):
         return None
 
     def refresh_chunks(self, plan: Owned, batch: RowBatch) -> bool:
-        counts = batch.counts_host.astype(np.int64)
-        pairs = int((counts * (batch.starts_host + counts / 2)).sum())
-        if plan.backend is not self._chunks and pairs > CAPTURED_PAIRS:
+        if plan.backend is not self._chunks and pairs(batch, 0) > CAPTURED_PAIRS:
             return False
         return plan.backend.refresh_chunks(plan.plan, batch)

@@ -9,25 +9,25 @@ from radixlm.base.registry import Registry, Row, Verdict
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.config.groups import DeviceConfig
 
+# Ranks by measurement: docs/attention.md.
+_EITHER = (
+    Row("triton", "radixlm.attention.triton_paged:TritonPaged", rank=30),
+    Row("native_cpu", "radixlm.attention.native_cpu:NativeCPU", rank=10),
+    Row("torch_native", "radixlm.attention.torch_native:TorchNative", rank=0),
+)
+_FLASHINFER = "radixlm.attention.flashinfer:FlashInfer"
+
 DECODE_BACKENDS: Registry[type[AttentionBackend]] = Registry(
-    "--decode-attention-backend (else --attention-backend)",
-    [
-        Row("triton", "radixlm.attention.triton_paged:TritonPaged", rank=30),
-        Row("flashinfer", "radixlm.attention.flashinfer:FlashInfer", rank=20),
-        Row("native_cpu", "radixlm.attention.native_cpu:NativeCPU", rank=10),
-        Row("torch_native", "radixlm.attention.torch_native:TorchNative", rank=0),
-    ],
+    "--decode-attention-backend (else --attention-backend)", [*_EITHER, Row("flashinfer", _FLASHINFER, rank=20)]
 )
 
-# For steps with prompt tokens. Ranks by measurement: docs/performance.md.
+# For steps with prompt tokens.
 PREFILL_BACKENDS: Registry[type[AttentionPlugin]] = Registry(
     "--prefill-attention-backend (else --attention-backend)",
     [
-        Row("flashinfer", "radixlm.attention.flashinfer:FlashInfer", rank=50),
+        *_EITHER,
+        Row("flashinfer", _FLASHINFER, rank=50),
         Row("fa4", "radixlm.attention.fa4:FlashAttention4", rank=40),
-        Row("triton", "radixlm.attention.triton_paged:TritonPaged", rank=30),
-        Row("native_cpu", "radixlm.attention.native_cpu:NativeCPU", rank=10),
-        Row("torch_native", "radixlm.attention.torch_native:TorchNative", rank=0),
     ],
 )
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 MIN_HEAD_DIM = 16  # what tensor cores take at least
 MAX_HEAD_DIM = 256
-MAX_GROUP = 32  # query heads per key head
 CAPTURED_ROWS = 64  # of a captured step; each may need a tile more than its tokens fill
 CAPTURED_CONTEXT = 8192  # of its decode rows: longer ones had better be split
 
@@ -48,25 +47,16 @@ class TritonPaged(DeviceAttention):
     """
 
     name: ClassVar[str] = "triton"
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    most_sharing = 32
 
     @classmethod
-    def why_not(cls, facts: AttentionFacts) -> list[str]:
-        if not facts.device.startswith("cuda"):
-            return [f"runs on CUDA, not {facts.device}"]
+    def why_not_here(cls, facts: AttentionFacts) -> list[str]:
         reasons = []
         if not triton.available():
             reasons.append("Triton is not installed")
-        if facts.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            reasons.append(f"dtype {facts.dtype} is not float32, bfloat16 or float16")
         if facts.head_dim % 2 or not MIN_HEAD_DIM <= facts.head_dim <= MAX_HEAD_DIM:
             reasons.append(f"head_dim {facts.head_dim} is not even and from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}")
-        if facts.converts:
-            reasons.append(f"a KV cache in {facts.kv_dtype} with computation in {facts.dtype}")
-        if facts.num_heads % facts.num_kv_heads or facts.num_heads // facts.num_kv_heads > MAX_GROUP:
-            reasons.append(f"{facts.num_heads} query heads cannot share {facts.num_kv_heads} key-value heads evenly")
-        capability = torch.cuda.get_device_capability(facts.device)
-        if capability < (8, 0):
-            reasons.append(f"compute capability {capability[0]}.{capability[1]} is below 8.0")
         return reasons
 
     def plan_decode(self, batch: RowBatch) -> DecodePlan | UncutPlan:

@@ -1,13 +1,13 @@
 """The tokenizer: text to ids, ids to text and bytes, special tokens, chat templates. Knows no torch and no request."""
 
 import json
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
 from radixlm.base.errors import ModelError
+from radixlm.config.facts import probe_host
 from radixlm.loader.cutting import added_before, cut
 from radixlm.loader.source import ModelSource
 from radixlm.loader.token_bytes import piece_rule
@@ -29,12 +29,12 @@ class Tokenizer:
     """
 
     def __init__(self, parts: TokenizerParts, threads: int | None = None) -> None:
-        """`threads`: the most that share one long text; half of the machine's when unset."""
+        """`threads`: the most that share one long text; half of the cores that are ours when unset."""
         backend = parts.backend
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self._threads = (os.cpu_count() or 1) // 2 if threads is None else threads
+        self._threads = probe_host().cores // 2 if threads is None else threads
         self.special_tokens = parts.special_tokens
         self.chat_templates = parts.chat_templates
         self.bos_token_id = self._id_of("bos_token")

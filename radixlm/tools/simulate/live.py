@@ -25,7 +25,7 @@ def play(url: str, trace: Sequence[TraceRequest]) -> Run:
     """Send every request at its time to the server's /generate, with token ids folded into its vocabulary.
 
     The server's prefix cache is emptied first, and its answers are as long as the trace says. How often requests were
-    retracted is known of a RadixLM server only, else -1.
+    retracted is known of a RadixLM server only.
 
     RadixError when the server cannot be reached, refuses all, or fails.
     """
@@ -57,7 +57,7 @@ async def _play(url: str, trace: Sequence[TraceRequest]) -> Run:
     run = Run(list(fates), max(fate.end_s for fate in fates))
     run.wall_s = time.perf_counter() - start_s
     told = [finished.retractions for finished in ended if finished.reason.type != "abort"]
-    run.retractions = UNKNOWN if UNKNOWN in told else sum(told)
+    run.retractions = None if UNKNOWN in told else sum(told)
     return run
 
 

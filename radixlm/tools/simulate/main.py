@@ -175,12 +175,11 @@ def _settings(options: argparse.Namespace, cost: StepCost) -> Iterator[tuple[dic
 
 
 def _measured(options: argparse.Namespace, trace: list[TraceRequest], like: Summary) -> Summary:
-    from radixlm.tools.simulate.live import UNKNOWN, play
+    from radixlm.tools.simulate.live import play
 
     run = play(options.against, trace)
     found = summarize({**dict.fromkeys(like.setting), "policy": "measured"}, run)
-    retractions = None if run.retractions == UNKNOWN else run.retractions
-    return msgspec.structs.replace(found, busy_share=None, retractions=retractions, evicted_tokens=None, steps=None)
+    return msgspec.structs.replace(found, busy_share=None, evicted_tokens=None, steps=None)
 
 
 def _fixed(summaries: Sequence[Summary]) -> str:

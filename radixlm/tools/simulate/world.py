@@ -72,7 +72,7 @@ class Run:
     busy_s: float = 0.0
     steps: int = 0
     computed_tokens: int = 0
-    retractions: int = 0
+    retractions: int | None = 0  # None: not known of a real server
     evicted_tokens: int = 0
     wall_s: float = 0.0
 

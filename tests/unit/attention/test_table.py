@@ -1,5 +1,7 @@
 """Which attention backends are taken: the best of each kind of step, what is asked for, and what cannot be."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -70,3 +72,19 @@ def test_on_the_cpu_one_backend_does_both() -> None:
     assert taken(CPU, attention_backend="torch_native") == ("torch_native",)
     kinds: tuple[type[AttentionPlugin], ...] = (FlashInfer, FlashAttention4, TritonPaged)
     assert {tuple(kind.why_not(CPU)) for kind in kinds} == {("runs on CUDA, not cpu",)}
+
+
+def test_what_a_device_s_kernels_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    odd = dataclasses.replace(GPU, dtype=torch.float64, kv_dtype=torch.float16, num_kv_heads=5)
+    shared = {
+        "a KV cache in torch.float16 with computation in torch.float64",
+        "32 query heads cannot share 5 key-value heads evenly",
+        "compute capability 7.5 is below 8.0",
+    }
+    half = "dtype torch.float64 is not bfloat16 or float16"
+    assert shared | {half} < set(FlashInfer.why_not(odd)) and shared | {half} < set(FlashAttention4.why_not(odd))
+    assert shared | {"dtype torch.float64 is not float32, bfloat16 or float16"} <= set(TritonPaged.why_not(odd))
+    wide = dataclasses.replace(GPU, num_heads=64, num_kv_heads=1)
+    assert "64 query heads cannot share 1 key-value heads evenly" in TritonPaged.why_not(wide)
+    assert not any("evenly" in reason for reason in FlashInfer.why_not(wide))

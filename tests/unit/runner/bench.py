@@ -1,6 +1,7 @@
 """A runner around the tiny model, driven row by row, and an oracle that samples one request alone in plain Python."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from radixlm.models.decoder import Decoder
 from radixlm.protocol.arrays import empty_i32
 from radixlm.protocol.plan import HOST, NOT_SAMPLED, SAMPLE, SlotInit, StepPlan, StepResult
 from radixlm.protocol.sampling import SamplingParams
+from radixlm.runner.capture import CaptureReport
 from radixlm.runner.rows import Rows
 from radixlm.runner.runner import Runner
 from radixlm.runner.staging import Staging
@@ -31,6 +33,13 @@ def tiny_model() -> Decoder:
     for parameter in model.parameters():
         parameter.data.mul_(12.0 if parameter.data.dim() > 1 else 1.0)
     return model
+
+
+class NoPool:
+    """Captures nothing."""
+
+    def capture_all(self, sizes: tuple[int, ...], capture: Any) -> CaptureReport:
+        return CaptureReport(sizes, 0.0, 0)
 
 
 class Bench:

@@ -11,12 +11,11 @@ from radixlm.attention.device import DeviceAttention
 from radixlm.attention.torch_native import TorchNative
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.protocol.plan import SAMPLE, StepPlan
-from radixlm.runner.capture import CaptureReport
 from radixlm.runner.chunk_graphs import ON_DEVICE, Break, ChunkGraphs, per_token
 from radixlm.runner.staging import views
 from tests.helpers.forward import attention_facts
 from tests.helpers.tiny import CARD, CPU
-from tests.unit.runner.bench import GREEDY, PAGE, PAGES_PER_SLOT, Bench, tiny_model
+from tests.unit.runner.bench import GREEDY, PAGE, PAGES_PER_SLOT, Bench, NoPool, tiny_model
 
 
 class Stored(DeviceAttention):
@@ -27,7 +26,7 @@ class Stored(DeviceAttention):
         self._inner = TorchNative(facts, pool)
 
     @classmethod
-    def why_not(cls, facts: AttentionFacts) -> list[str]:
+    def why_not_here(cls, facts: AttentionFacts) -> list[str]:
         return []
 
     def prepare(self, batch: RowBatch) -> Any:
@@ -48,13 +47,6 @@ class Stored(DeviceAttention):
 
     def run_chunks(self, *args: Any) -> None:
         raise NotImplementedError
-
-
-class NoPool:
-    """Captures nothing."""
-
-    def capture_all(self, sizes: tuple[int, ...], capture: Any) -> CaptureReport:
-        return CaptureReport(sizes, 0.0, 0)
 
 
 def run(graphs: ChunkGraphs, bench: Bench, attention: Stored, plan: StepPlan, size: int) -> list[int]:

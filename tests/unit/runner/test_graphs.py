@@ -9,18 +9,10 @@ import torch
 from radixlm.attention.base import RowBatch
 from radixlm.attention.torch_native import TorchNative
 from radixlm.cache.pools.mha import MHAPool
-from radixlm.runner.capture import CaptureReport
 from radixlm.runner.graphs import DecodeGraphs, Rung, _views
 from tests.helpers.forward import attention_facts
 from tests.helpers.tiny import CARD, CPU
-from tests.unit.runner.bench import GREEDY, PAGE, Bench, tiny_model
-
-
-class NoPool:
-    """Captures nothing."""
-
-    def capture_all(self, sizes: tuple[int, ...], capture: Any) -> CaptureReport:
-        return CaptureReport(sizes, 0.0, 0)
+from tests.unit.runner.bench import GREEDY, PAGE, Bench, NoPool, tiny_model
 
 
 class Replayed:
