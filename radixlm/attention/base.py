@@ -16,7 +16,10 @@ from radixlm.protocol.arrays import I32
 class AttentionFacts:
     """What decides whether a backend can serve: asked once at start. `kv_dtype` None: that of the computation.
 
-    `invariant`: a token's result must be the same bits whatever it is computed with, and however its row was cut.
+    `sliding_window`: of the layers that have one; `some_full`: others have none. `soft_cap`: scores s become
+    cap * tanh(s / cap) (Gemma 2, arXiv 2408.00118). `sinks`: layers bring a logit per head that takes weight and gives
+    no value (gpt-oss, arXiv 2508.10925). `invariant`: a token's result must be the same bits whatever it is computed
+    with, and however its row was cut.
     """
 
     device: str
@@ -28,11 +31,32 @@ class AttentionFacts:
     sliding_window: int | None
     kv_dtype: torch.dtype | None = None
     invariant: bool = False
+    some_full: bool = False
+    soft_cap: float | None = None
+    sinks: bool = False
 
     @property
     def converts(self) -> bool:
         """Whether keys and values are kept in another precision than they are computed in."""
         return self.kv_dtype not in (None, self.dtype)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The windows that layers have, each once."""
+        return (self.sliding_window, None) if self.some_full else (self.sliding_window,)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionLayer:
+    """What a layer asks of attention: its number in the pool, what scores are multiplied by, and how far it sees.
+
+    `window`: one of the facts' windows. `sinks`: float32 [num_heads], where the facts have sinks.
+    """
+
+    index: int
+    scale: float
+    window: int | None = None
+    sinks: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -105,22 +129,21 @@ class AttentionBackend(AttentionPlugin):
         """
 
     @abstractmethod
-    def forward(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, batch: RowBatch, meta: Any) -> Tensor:
+    def forward(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, meta: Any) -> Tensor:
         """Store k, v of the new tokens in the pool, then attend.
 
         A step's layers run in order from 0. Row r's token at position p sees the pool's tokens at positions 0..p of its
-        own pages (within the sliding window, if there is one). q: [T, num_heads, head_dim]; k, v: [T, num_kv_heads,
+        own pages (within the layer's window, if it has one). q: [T, num_heads, head_dim]; k, v: [T, num_kv_heads,
         head_dim], after rotary. Returns [T, num_heads * head_dim] in q's dtype.
         """
 
     def forward_projected(
         self,
-        layer: int,
+        layer: AttentionLayer,
         qkv: Tensor,
         cos: Tensor,
         sin: Tensor,
         norms: HeadNorms | None,
-        scale: float,
         batch: RowBatch,
         meta: Any,
     ) -> Tensor:
@@ -130,7 +153,7 @@ class AttentionBackend(AttentionPlugin):
         takes them.
         """
         q, k, v = rotate_heads(qkv, self.facts.num_heads, self.facts.num_kv_heads, cos, sin, norms)
-        return self.forward(layer, q, k, v, scale, batch, meta)
+        return self.forward(layer, q, k, v, batch, meta)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionBackend, AttentionFacts, AttentionPlugin, RowBatch
+from radixlm.attention.base import AttentionBackend, AttentionFacts, AttentionLayer, AttentionPlugin, RowBatch
 from radixlm.kernels.rotary import HeadNorms, rotate_and_store
 from radixlm.protocol.arrays import I32
 
@@ -63,7 +63,7 @@ class ChunkAttention(AttentionPlugin):
         """Metadata for the rows after the decode rows, of which there is at least one."""
 
     @abstractmethod
-    def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Any) -> None:
+    def run_chunks(self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, plan: Any) -> None:
         """Attend the chunks; q: [T, num_heads, head_dim], out: [T, num_heads * head_dim], of all tokens of the step.
 
         What belongs to decode rows is left alone.
@@ -89,7 +89,7 @@ class DeviceAttention(AttentionBackend, ChunkAttention):
         """Metadata for the decode rows, of which there is at least one."""
 
     @abstractmethod
-    def run_decode(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Any) -> None:
+    def run_decode(self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, plan: Any) -> None:
         """Attend the decode rows. q: [decode rows, num_heads, head_dim]; out: [decode rows, num_heads * head_dim]."""
 
     def capture_decode(self, batch: RowBatch) -> Any:
@@ -111,39 +111,38 @@ class DeviceAttention(AttentionBackend, ChunkAttention):
         self.refresh_decode(meta.decode, batch)
 
     def forward(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, batch: RowBatch, meta: StepMeta
+        self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, meta: StepMeta
     ) -> Tensor:
-        self.pool.write(layer, batch.kv_index, k, v)
-        return self._attended(layer, q, scale, batch, meta)
+        self.pool.write(layer.index, batch.kv_index, k, v)
+        return self._attended(layer, q, batch, meta)
 
     def forward_projected(
         self,
-        layer: int,
+        layer: AttentionLayer,
         qkv: Tensor,
         cos: Tensor,
         sin: Tensor,
         norms: HeadNorms | None,
-        scale: float,
         batch: RowBatch,
         meta: StepMeta,
     ) -> Tensor:
-        keys, values = self.pool.keys[layer], self.pool.values[layer]
+        keys, values = self.pool.keys[layer.index], self.pool.values[layer.index]
         q = rotate_and_store(qkv, cos, sin, norms, keys, values, batch.kv_index)
-        return self._attended(layer, q, scale, batch, meta)
+        return self._attended(layer, q, batch, meta)
 
-    def attend(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, meta: StepMeta) -> None:
+    def attend(self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, meta: StepMeta) -> None:
         """What of `forward` comes after storing. q: [T, num_heads, head_dim]; out: [T, num_heads * head_dim]."""
         if meta.chunks is None:
-            self.run_decode(layer, q, out, scale, batch, meta.decode)
+            self.run_decode(layer, q, out, batch, meta.decode)
             return
         if meta.decode is not None:
             rows = batch.decode_rows
-            self.run_decode(layer, q[:rows], out[:rows], scale, batch, meta.decode)
-        self.run_chunks(layer, q, out, scale, batch, meta.chunks)
+            self.run_decode(layer, q[:rows], out[:rows], batch, meta.decode)
+        self.run_chunks(layer, q, out, batch, meta.chunks)
 
-    def _attended(self, layer: int, q: Tensor, scale: float, batch: RowBatch, meta: StepMeta) -> Tensor:
+    def _attended(self, layer: AttentionLayer, q: Tensor, batch: RowBatch, meta: StepMeta) -> Tensor:
         out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
-        self.attend(layer, q, out, scale, batch, meta)
+        self.attend(layer, q, out, batch, meta)
         return out
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionFacts, RowBatch
+from radixlm.attention.base import AttentionFacts, AttentionLayer, RowBatch
 from radixlm.attention.device import ChunkAttention, row_ends
 from radixlm.attention.gather import key_index, worth_gathering
 from radixlm.base.paths import cache_directory
@@ -50,6 +50,8 @@ class FlashAttention4(ChunkAttention):
         reasons = []
         if facts.invariant:
             reasons.append("whether its sums depend on the other rows of a step was never checked")
+        if facts.soft_cap is not None or facts.sinks:
+            reasons.append("a soft cap and sinks were never checked with it")
         try:
             version("flash-attn-4")
         except PackageNotFoundError:
@@ -69,8 +71,6 @@ class FlashAttention4(ChunkAttention):
     def __init__(self, facts: AttentionFacts, pool: MHAPool) -> None:
         super().__init__(facts, pool)
         self._attend = _library()
-        window = facts.sliding_window
-        self._window = (None, None) if window is None else (window - 1, 0)
 
     def plan_chunks(self, batch: RowBatch) -> ChunkPlan:
         rows = batch.decode_rows
@@ -82,8 +82,8 @@ class FlashAttention4(ChunkAttention):
         keys = batch.starts[rows:] + batch.counts[rows:]
         return ChunkPlan(_ends(counts, batch), keys, *most, None, pages)
 
-    def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: ChunkPlan) -> None:
-        rows, keys, values = batch.decode_rows, self.pool.keys[layer], self.pool.values[layer]
+    def run_chunks(self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, plan: ChunkPlan) -> None:
+        rows, keys, values = batch.decode_rows, self.pool.keys[layer.index], self.pool.values[layer.index]
         where: dict[str, Tensor | None]
         if plan.index is not None:
             keys, values = keys.index_select(0, plan.index), values.index_select(0, plan.index)
@@ -99,9 +99,9 @@ class FlashAttention4(ChunkAttention):
             cu_seqlens_q=plan.queries,
             max_seqlen_q=plan.most_queries,
             max_seqlen_k=plan.most_keys,
-            softmax_scale=scale,
+            softmax_scale=layer.scale,
             causal=True,
-            window_size=self._window,
+            window_size=(None, None) if layer.window is None else (layer.window - 1, 0),
             **where,
         )
         result = attended[0] if isinstance(attended, tuple) else attended

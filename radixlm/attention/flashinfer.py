@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionFacts, RowBatch
+from radixlm.attention.base import AttentionFacts, AttentionLayer, RowBatch
 from radixlm.attention.device import DeviceAttention, row_ends
 from radixlm.attention.gather import key_index, worth_gathering
 from radixlm.base.paths import cache_directory
@@ -50,6 +50,8 @@ class FlashInfer(DeviceAttention):
             reasons.append(f"head_dim {facts.head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}")
         if facts.sliding_window is not None:
             reasons.append("sliding windows are left to our own kernels")
+        if facts.soft_cap is not None or facts.sinks:
+            reasons.append("a soft cap and sinks are left to our own kernels")
         return reasons
 
     @classmethod
@@ -124,25 +126,27 @@ class FlashInfer(DeviceAttention):
         starts[: len(batch.starts_host)] = batch.starts_host
         self._plan_graph(plan, batch, starts)
 
-    def run_decode(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: "Planned") -> None:
-        plan.wrapper.run(q, self._cache(layer, batch), q_scale=self._relative(scale), out=out.view(q.shape))
+    def run_decode(self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, plan: "Planned") -> None:
+        plan.wrapper.run(q, self._cache(layer, batch), q_scale=self._relative(layer), out=out.view(q.shape))
 
-    def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: "ChunkPlan") -> None:
-        rows, run, relative = batch.decode_rows, plan.planned.wrapper.run, self._relative(scale)
+    def run_chunks(self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, plan: "ChunkPlan") -> None:
+        rows, run, relative = batch.decode_rows, plan.planned.wrapper.run, self._relative(layer)
         q, out = q[rows:], out.view(q.shape)[rows:]
         if plan.index is None:
             run(q, self._cache(layer, batch), q_scale=relative, out=out)
         else:
-            keys, values = (side[layer].index_select(0, plan.index) for side in (self.pool.keys, self.pool.values))
+            keys, values = (
+                side[layer.index].index_select(0, plan.index) for side in (self.pool.keys, self.pool.values)
+            )
             run(q if relative == 1.0 else q * relative, keys, values, out=out)
 
-    def _cache(self, layer: int, batch: RowBatch) -> tuple[Tensor, Tensor]:
+    def _cache(self, layer: AttentionLayer, batch: RowBatch) -> tuple[Tensor, Tensor]:
         shape = (-1, batch.page_size, self.facts.num_kv_heads, self.facts.head_dim)
-        return self.pool.keys[layer].view(shape), self.pool.values[layer].view(shape)
+        return self.pool.keys[layer.index].view(shape), self.pool.values[layer.index].view(shape)
 
-    def _relative(self, scale: float) -> float:
-        """`scale` as a multiple of the usual one, with which everything is planned."""
-        return scale * math.sqrt(self.facts.head_dim)
+    def _relative(self, layer: AttentionLayer) -> float:
+        """The layer's scale as a multiple of the usual one, with which everything is planned."""
+        return layer.scale * math.sqrt(self.facts.head_dim)
 
     def _plan_graph(self, planned: "Planned", batch: RowBatch, starts: I32) -> None:
         into = self._graph_pages

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from radixlm.attention.base import AttentionBackend, AttentionFacts, RowBatch
+from radixlm.attention.base import AttentionBackend, AttentionFacts, AttentionLayer, RowBatch
 from radixlm.protocol.arrays import I64
 
 
@@ -35,7 +35,10 @@ class Full(AttentionBackend):
 
     @classmethod
     def why_not(cls, facts: AttentionFacts) -> list[str]:
-        return [] if facts.num_heads == facts.num_kv_heads else ["query heads share key-value heads"]
+        reasons = [] if facts.num_heads == facts.num_kv_heads else ["query heads share key-value heads"]
+        if facts.windows != (None,) or facts.soft_cap is not None or facts.sinks:
+            reasons.append("it has no windows, soft cap or sinks")
+        return reasons
 
     def prepare(self, batch: RowBatch) -> list[Block]:
         counts = batch.counts_host.astype(np.int64)
@@ -43,14 +46,14 @@ class Full(AttentionBackend):
         device = batch.positions.device
         return [_block(firsts[rows], counts[rows], device) for rows in _alike(counts)]
 
-    def forward(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, batch: RowBatch, meta: Any) -> Tensor:
+    def forward(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, meta: Any) -> Tensor:
         out = torch.empty_like(q)
         for block in meta:
             queries, keys, values = (
                 x.index_select(0, block.index).view(block.rows, block.length, *x.shape[1:]).transpose(1, 2)
                 for x in (q, k, v)
             )
-            attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=block.mask, scale=scale)
+            attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=block.mask, scale=layer.scale)
             # A repeated token is a repeated query too: what it writes is what its original writes.
             out.index_copy_(0, block.index, attended.transpose(1, 2).reshape(-1, *q.shape[1:]))
         return out.flatten(1)

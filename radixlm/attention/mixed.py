@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from radixlm.attention.base import AttentionFacts, RowBatch
+from radixlm.attention.base import AttentionFacts, AttentionLayer, RowBatch
 from radixlm.attention.device import ChunkAttention, DeviceAttention
 from radixlm.attention.gather import pairs
 from radixlm.cache.pools.mha import MHAPool
@@ -44,11 +44,11 @@ class Mixed(DeviceAttention):
     def plan_chunks(self, batch: RowBatch) -> Owned:
         return Owned(self._chunks, self._chunks.plan_chunks(batch))
 
-    def run_decode(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Any) -> None:
-        self._decode.run_decode(layer, q, out, scale, batch, plan)
+    def run_decode(self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, plan: Any) -> None:
+        self._decode.run_decode(layer, q, out, batch, plan)
 
-    def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Owned) -> None:
-        plan.backend.run_chunks(layer, q, out, scale, batch, plan.plan)
+    def run_chunks(self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, plan: Owned) -> None:
+        plan.backend.run_chunks(layer, q, out, batch, plan.plan)
 
     def capture_decode(self, batch: RowBatch) -> Any:
         return self._decode.capture_decode(batch)

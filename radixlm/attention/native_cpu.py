@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionBackend, AttentionFacts, RowBatch
+from radixlm.attention.base import AttentionBackend, AttentionFacts, AttentionLayer, RowBatch
 from radixlm.attention.sharing import SharedPrefix, shared_prefixes
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.kernels.native.library import AttentionStep, Library, library, why_not
@@ -64,7 +64,11 @@ class NativeCPU(AttentionBackend):
         self._keys_at = [keys.data_ptr() for keys in pool.keys]
         self._values_at = [values.data_ptr() for values in pool.values]
 
-    def prepare(self, batch: RowBatch) -> Meta:
+    def prepare(self, batch: RowBatch) -> dict[int | None, Meta]:
+        """One for each window that layers have."""
+        return {window: self._meta(batch, window) for window in self.facts.windows}
+
+    def _meta(self, batch: RowBatch, window: int | None) -> Meta:
         slots, starts, counts = (
             np.ascontiguousarray(a, dtype=np.int32) for a in (batch.slots_host, batch.starts_host, batch.counts_host)
         )
@@ -72,7 +76,7 @@ class NativeCPU(AttentionBackend):
         table, index = batch.page_table, batch.kv_index.contiguous()
         if table.dtype is not torch.int32 or table.stride(1) != 1:
             raise ValueError("the page table must be int32 with contiguous rows")
-        order, pieces = self._pieces(slots, starts, counts, table.numpy(), batch.page_size)
+        order, pieces = self._pieces(slots, starts, counts, table.numpy(), batch.page_size, window)
         step = AttentionStep(
             slots=slots.ctypes.data,
             starts=starts.ctypes.data,
@@ -88,38 +92,40 @@ class NativeCPU(AttentionBackend):
             heads=self.facts.num_heads,
             kv_heads=self.facts.num_kv_heads,
             head_dim=self.facts.head_dim,
-            window=self.facts.sliding_window or 0,
+            window=window or 0,
+            soft_cap=self.facts.soft_cap or 0.0,
             keys_to_read=int((starts + counts).sum()),
         )
         return Meta(step, ctypes.addressof(step), (slots, starts, offsets, order, pieces, table, index))
 
     def refresh(self, meta: Any, batch: RowBatch) -> None:
         """`meta` becomes what `prepare` gives, where it is; calls that were recorded with it then do this step."""
-        new = self.prepare(batch)
-        ctypes.pointer(meta.step)[0] = new.step
-        meta.kept = new.kept
+        for window, new in self.prepare(batch).items():
+            ctypes.pointer(meta[window].step)[0] = new.step
+            meta[window].kept = new.kept
 
-    def forward(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, batch: RowBatch, meta: Any) -> Tensor:
+    def forward(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, meta: Any) -> Tensor:
         q, k, v = _side_by_side(q), _side_by_side(k), _side_by_side(v)
         tokens, heads, head_dim = q.shape
         out = torch.empty((tokens, heads * head_dim), dtype=q.dtype)
         self._run(
-            meta.address,
+            meta[layer.window].address,
             q.data_ptr(),
             k.data_ptr(),
             v.data_ptr(),
             q.stride(0),
             k.stride(0),
             v.stride(0),
-            self._keys_at[layer],
-            self._values_at[layer],
-            scale,
+            self._keys_at[layer.index],
+            self._values_at[layer.index],
+            layer.scale,
+            0 if layer.sinks is None else layer.sinks.data_ptr(),
             out.data_ptr(),
         )
         return out
 
     def _pieces(
-        self, slots: I32, starts: I32, counts: I32, table: I32, page_size: int
+        self, slots: I32, starts: I32, counts: I32, table: I32, page_size: int, window: int | None
     ) -> tuple[I32, npt.NDArray[np.int32]]:
         """The order in which pieces count the rows, and what threads take one at a time, longest first: int32 [N, 7] as
         `Piece` of attention.cpp has it.
@@ -129,7 +135,7 @@ class NativeCPU(AttentionBackend):
         head, as large as leaves enough for all threads. Too few pieces for the threads are cut by head.
         """
         groups = []
-        if not self.facts.sliding_window:
+        if window is None:
             groups = shared_prefixes(slots, starts, counts, table, page_size, self._block_keys)
         if groups:
             together = [row for group in groups for row in group.rows]

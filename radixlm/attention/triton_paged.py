@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionFacts, RowBatch
+from radixlm.attention.base import AttentionFacts, AttentionLayer, RowBatch
 from radixlm.attention.device import DeviceAttention
 from radixlm.kernels import triton
 from radixlm.protocol.arrays import I32
@@ -23,11 +23,11 @@ CAPTURED_CONTEXT = 8192  # of its decode rows: longer ones had better be split
 
 @dataclass(frozen=True)
 class DecodePlan:
-    """slots, starts: int32 [decode rows], views of the batch's own; scratch: the rows' pieces, cut at layer 0."""
+    """slots, starts: int32 [decode rows], views of the batch's own; pieces: of the rows by window, cut at layer 0."""
 
     slots: Tensor
     starts: Tensor
-    scratch: "DecodeScratch"
+    pieces: "dict[int | None, DecodeScratch]"
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ class TritonPaged(DeviceAttention):
             tiles = torch.ones(rows, 4, dtype=torch.int32, device=device)
             tiles[:, 2] = torch.arange(rows, dtype=torch.int32, device=device)
             return UncutPlan(batch.slots[:rows], batch.starts[:rows], tiles)
-        scratch = decode_scratch(rows, facts.num_heads, facts.num_kv_heads, facts.head_dim, device)
-        return DecodePlan(batch.slots[:rows], batch.starts[:rows], scratch)
+        shape = (rows, facts.num_heads, facts.num_kv_heads, facts.head_dim, device)
+        pieces = {window: decode_scratch(*shape) for window in facts.windows}
+        return DecodePlan(batch.slots[:rows], batch.starts[:rows], pieces)
 
     def plan_chunks(self, batch: RowBatch) -> Tensor:
         return torch.from_numpy(self._tiles(batch, batch.decode_rows)).to(batch.page_table.device, non_blocking=True)
@@ -111,41 +112,46 @@ class TritonPaged(DeviceAttention):
         )
 
     def run_decode(
-        self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: DecodePlan | UncutPlan
+        self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, plan: DecodePlan | UncutPlan
     ) -> None:
         from radixlm.kernels.triton.decode import cut_rows, paged_decode
 
         if isinstance(plan, UncutPlan):
-            if layer == 0:
+            if layer.index == 0:
                 plan.tiles[:, 0].copy_(plan.slots)
                 plan.tiles[:, 1].copy_(plan.starts)
-            self.run_chunks(layer, q, out, scale, batch, plan.tiles)
+            self.run_chunks(layer, q, out, batch, plan.tiles)
             return
-        if layer == 0:  # once a step, and inside the graph if there is one
-            cut_rows(plan.scratch, plan.slots, plan.starts, self.facts.sliding_window)
+        if layer.index == 0:  # once a step, and inside the graph if there is one
+            for window, scratch in plan.pieces.items():
+                cut_rows(scratch, plan.slots, plan.starts, window)
         paged_decode(
             q,
-            self.pool.keys[layer],
-            self.pool.values[layer],
+            self.pool.keys[layer.index],
+            self.pool.values[layer.index],
             batch.page_table,
             batch.page_size,
-            scale,
-            plan.scratch,
+            layer.scale,
+            plan.pieces[layer.window],
             out,
+            soft_cap=self.facts.soft_cap,
+            sinks=layer.sinks,
         )
 
-    def run_chunks(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, plan: Tensor) -> None:
+    def run_chunks(self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, plan: Tensor) -> None:
         from radixlm.kernels.triton.prefill import paged_prefill
 
         paged_prefill(
             q,
-            self.pool.keys[layer],
-            self.pool.values[layer],
+            self.pool.keys[layer.index],
+            self.pool.values[layer.index],
             batch.page_table,
             batch.page_size,
-            scale,
+            layer.scale,
             plan,
             out,
-            window=self.facts.sliding_window,
+            window=layer.window,
+            soft_cap=self.facts.soft_cap,
+            sinks=layer.sinks,
             invariant=self.facts.invariant,
         )

@@ -1,5 +1,6 @@
 """The model card: what the rest of the engine may know of a model without loading it. Built by loader/, read by all."""
 
+import math
 from typing import Literal
 
 import msgspec
@@ -77,7 +78,9 @@ class EncoderCard(msgspec.Struct, frozen=True, kw_only=True):
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """A transformer in numbers. Sizes in elements, lengths in tokens.
 
-    `encoder` None: a decoder. `pooling` None: it generates; otherwise a prompt gets one vector.
+    `encoder` None: a decoder. `pooling` None: it generates; otherwise a prompt gets one vector. `full_layers` have no
+    sliding window though the others have one. Scores of attention, and logits, s are softened to cap * tanh(s / cap)
+    where there is a cap. `hidden_act`: of a decoder "silu" or "gelu_tanh".
     """
 
     architecture: str  # Hugging Face class name, such as "Qwen3ForCausalLM"
@@ -98,7 +101,12 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     attention_output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    norms_per_layer: int = 2  # of the residual stream
     sliding_window: int | None = None
+    full_layers: tuple[int, ...] = ()
+    query_pre_attn_scalar: float | None = None  # in place of head_dim in the scale of scores
+    attention_soft_cap: float | None = None
+    logit_soft_cap: float | None = None
     hidden_act: str = "silu"
     dtype: str = "bfloat16"  # of the checkpoint: float32, float16, bfloat16
     eos_token_ids: tuple[int, ...] = ()
@@ -114,6 +122,15 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         if self.pooling is None:
             return self.vocab_size
         return len(self.pooling.labels) or self.hidden_size * len(self.pooling.modes)
+
+    @property
+    def attention_scale(self) -> float:
+        """What products of queries and keys are multiplied by."""
+        return 1 / math.sqrt(self.query_pre_attn_scalar or self.head_dim)
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens a layer sees; None: all."""
+        return None if layer in self.full_layers else self.sliding_window
 
     @property
     def kv_layers(self) -> int:

@@ -232,6 +232,8 @@ def _attention(resolved: Resolved, card: ModelCard) -> tuple[Maker, str]:
         num_kv_heads=card.num_kv_heads,
         head_dim=card.head_dim,
         sliding_window=card.sliding_window,
+        some_full=bool(card.full_layers),
+        soft_cap=card.attention_soft_cap,
         invariant=resolved.config.device.enable_deterministic_inference,
         kv_dtype=getattr(torch, resolved.kv_dtype),
     )

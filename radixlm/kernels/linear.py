@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from radixlm.kernels import triton
-from radixlm.kernels.activation import silu_mul
+from radixlm.kernels.activation import Activation, gate_mul
 
 
 class PackedLinear:
@@ -27,9 +27,9 @@ class PackedLinear:
         """The map with results as exact as they come, in x's dtype or float32."""
         return self(x)
 
-    def gated(self, x: Tensor) -> Tensor:
-        """`silu_mul` of the map, which is a gate's projection and the gated one's: [T, out_features / 2]."""
-        return silu_mul(self(x))
+    def gated(self, x: Tensor, activation: Activation) -> Tensor:
+        """`gate_mul` of the map, which is a gate's projection and the gated one's: [T, out_features / 2]."""
+        return gate_mul(self(x), activation)
 
 
 class DeviceLinear(PackedLinear):
@@ -43,12 +43,12 @@ class DeviceLinear(PackedLinear):
             return gemv.linear(x, self.weight, self.bias)
         return F.linear(x, self.weight, self.bias)
 
-    def gated(self, x: Tensor) -> Tensor:
+    def gated(self, x: Tensor, activation: Activation) -> Tensor:
         from radixlm.kernels.triton import gemv
 
         if x.shape[0] <= gemv.MOST_GATED_ROWS:
-            return gemv.gated_linear(x, self.weight, self.bias)
-        return silu_mul(F.linear(x, self.weight, self.bias))
+            return gemv.gated_linear(x, self.weight, self.bias, activation)
+        return gate_mul(F.linear(x, self.weight, self.bias), activation)
 
 
 class InvariantLinear(PackedLinear):

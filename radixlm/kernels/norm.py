@@ -10,7 +10,8 @@ from radixlm.kernels.native import elementwise as native
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
     """x / sqrt(mean(x², last axis) + eps) * weight, computed in float32 and returned in x's dtype (arXiv 1910.07467).
 
-    x: [..., n] in any float dtype; weight: [n] in the same dtype. Returns `out`, where it is given, or a new tensor.
+    x: [..., n] in any float dtype; weight: [n] in the same dtype or float32. Returns `out`, where it is given, or a
+    new tensor.
     """
     if x.is_cuda and triton.available():
         from radixlm.kernels.triton import elementwise as device
@@ -20,14 +21,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -
     native_y = native.rms_norm(x, weight, eps, out)
     if native_y is not None:
         return native_y
-    y = F.rms_norm(x, weight.shape, weight, eps)
+    y = _rms_norm(x, weight, eps)
     return y if out is None else out.copy_(y)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     """residual += x in place (rounded to its dtype), then `rms_norm(residual, weight, eps)`.
 
-    x, residual: [T, n]; weight: [n]. Returns a new [T, n]; x is not changed.
+    x, residual: [T, n]; weight: [n], as `rms_norm` takes it. Returns a new [T, n]; x is not changed.
     """
     if x.is_cuda and triton.available():
         from radixlm.kernels.triton import elementwise as device
@@ -37,4 +38,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
     if y is not None:
         return y
     residual.add_(x)
-    return F.rms_norm(residual, weight.shape, weight, eps)
+    return _rms_norm(residual, weight, eps)
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x.to(weight.dtype), weight.shape, weight, eps).to(x.dtype)

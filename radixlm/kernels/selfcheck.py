@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from radixlm.kernels import triton
-from radixlm.kernels.activation import silu_mul
+from radixlm.kernels.activation import gate_mul
 from radixlm.kernels.linear import pack_linear
 from radixlm.kernels.native import library as native
 from radixlm.kernels.norm import add_rms_norm, rms_norm
@@ -97,10 +97,10 @@ def _add_rms_norm(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Ten
     return add_rms_norm(x, residual, weight, EPS), _normed(total, weight)
 
 
-def _silu_mul(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _gate_mul(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     x = _random(TOKENS, 2 * WIDTH, dtype=dtype, device=device)
     gate, up = x.double().chunk(2, -1)
-    return silu_mul(x), gate * torch.sigmoid(gate) * up
+    return gate_mul(x), gate * torch.sigmoid(gate) * up
 
 
 def _rotary(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -121,7 +121,7 @@ def _linear(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
 CASES: dict[str, Case] = {
     "rms_norm": _rms_norm,
     "add_rms_norm": _add_rms_norm,
-    "silu_mul": _silu_mul,
+    "gate_mul": _gate_mul,
     "rotary": _rotary,
     "linear": _linear,
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -12,13 +13,18 @@ from radixlm.layers.parameter import Layer, Parameter, Placement, Shard
 class Embedding(Layer):
     """Token id to hidden vector."""
 
-    def __init__(self, name: str, vocab_size: int, hidden_size: int, place: Placement) -> None:
+    def __init__(
+        self, name: str, vocab_size: int, hidden_size: int, place: Placement, scale: float | None = None
+    ) -> None:
+        """`scale`: what vectors are multiplied by, in their dtype."""
         self._name = name
+        self._scale = None if scale is None else torch.tensor(scale, dtype=place.dtype).item()
         self.weight = place.empty(vocab_size, hidden_size)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """input_ids: int64 [T]. Returns a new [T, hidden_size]."""
-        return F.embedding(input_ids, self.weight)
+        vectors = F.embedding(input_ids, self.weight)
+        return vectors if self._scale is None else vectors.mul_(self._scale)
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:
         yield Parameter(f"{prefix}{self._name}.weight", self.weight, Shard.OUTPUT)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from radixlm.kernels.activation import Activation
 from radixlm.kernels.linear import PackedLinear, pack_linear
 from radixlm.layers.parameter import Layer, Parameter, Placement, Shard
 
@@ -25,9 +26,9 @@ class Linear(Layer):
         """x: [T, in_features]. Returns [T, out_features of all parts]."""
         return self._run(x)
 
-    def gated(self, x: Tensor) -> Tensor:
-        """x: [T, in_features]. Returns silu(first half) * second half of the output: [T, out_features / 2]."""
-        return self._run.gated(x)
+    def gated(self, x: Tensor, activation: Activation) -> Tensor:
+        """x: [T, in_features]. Returns activation(first half) * second half of the output: [T, out_features / 2]."""
+        return self._run.gated(x, activation)
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:
         # With the input divided, every rank adds to the same outputs: the bias is one rank's to add, hence whole.

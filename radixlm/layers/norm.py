@@ -1,7 +1,9 @@
 """Normalisations with their weights. Knows no model."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -10,9 +12,10 @@ from radixlm.layers.parameter import Layer, Parameter, Placement, Shard
 
 
 class RMSNorm(Layer):
-    """Normalises the last axis; `name` is the layer's own name in the checkpoint."""
+    """Normalises the last axis to a root mean square of 1, with a weight (arXiv 1910.07467)."""
 
     def __init__(self, name: str, size: int, eps: float, place: Placement) -> None:
+        """`name`: the layer's own in the checkpoint."""
         self._name = name
         self.weight = place.empty(size)
         self._eps = eps
@@ -27,6 +30,22 @@ class RMSNorm(Layer):
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:
         yield Parameter(f"{prefix}{self._name}.weight", self.weight, Shard.NONE, centre=1.0)
+
+
+class OffsetRMSNorm(RMSNorm):
+    """The norm of the Gemma family, whose weight is what a checkpoint has plus 1: in float32, where it is exact."""
+
+    def __init__(self, name: str, size: int, eps: float, place: Placement) -> None:
+        super().__init__(name, size, eps, replace(place, dtype=torch.float32))
+        self._offset = 0.0
+
+    def parameters(self, prefix: str) -> Iterator[Parameter]:
+        loaded = self.weight - self._offset if self._offset else self.weight
+        yield Parameter(f"{prefix}{self._name}.weight", loaded, Shard.NONE)
+
+    def pack(self) -> None:
+        self._offset = 1.0
+        self.weight.add_(1.0)
 
 
 class LayerNorm(Layer):

@@ -17,9 +17,10 @@ from radixlm.loader.source import ModelSource
 from radixlm.models.table import ARCHITECTURES, CONFIG_DEFAULTS, ENCODERS, POOLED_DECODERS
 
 DTYPES = ("float32", "float16", "bfloat16")
-ACTIVATIONS = ("silu", "swish")  # two names of one function
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 
 _Count = Annotated[int, msgspec.Meta(gt=0)]
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class _Config(msgspec.Struct, kw_only=True):
@@ -45,11 +46,18 @@ class _Config(msgspec.Struct, kw_only=True):
     attention_output_bias: bool | None = None  # None: as attention_bias
     mlp_bias: bool = False
     qk_norm: bool = False
+    norms_per_layer: int = 2
     use_sliding_window: bool = True
     sliding_window: _Count | None = None
     max_window_layers: int = 0
+    sliding_window_pattern: _Count | None = None  # every so many-th layer has no window
     layer_types: list[str] | None = None
+    query_pre_attn_scalar: _Positive | None = None
+    attn_logit_softcapping: _Positive | None = None
+    final_logit_softcapping: _Positive | None = None
+    use_bidirectional_attention: bool | None = None
     hidden_act: str = "silu"
+    hidden_activation: str | None = None  # Gemma's name for it
     dtype: str | None = None
     torch_dtype: str | None = None
     bos_token_id: int | None = None
@@ -123,8 +131,11 @@ def _card(config: _Config, architecture: str, generation: dict[str, Any], name: 
     if config.quantization_config is not None:
         method = config.quantization_config.get("quant_method", "unknown")
         raise ModelError(f"{name}: weights quantized with {method} are not supported")
-    if config.hidden_act not in ACTIVATIONS:
-        raise ModelError(f"{name}: activation {config.hidden_act} is not supported; known: {', '.join(ACTIVATIONS)}")
+    activation = config.hidden_activation or config.hidden_act
+    if activation not in ACTIVATIONS:
+        raise ModelError(f"{name}: activation {activation} is not supported; known: {', '.join(ACTIVATIONS)}")
+    if config.use_bidirectional_attention:
+        raise ModelError(f"{name}: attention in both directions (use_bidirectional_attention) is not supported")
     kv_heads = config.num_key_value_heads or config.num_attention_heads
     if config.num_attention_heads % kv_heads:
         raise ModelError(f"{name}: {config.num_attention_heads} heads cannot share {kv_heads} key-value heads evenly")
@@ -133,6 +144,7 @@ def _card(config: _Config, architecture: str, generation: dict[str, Any], name: 
         raise ModelError(f"{name}: head_dim {head_dim} is odd, which rotary positions do not allow")
     theta, scaling, context_len = _rope(config, name)
     output_bias = config.attention_output_bias
+    window, full_layers = _windows(config, context_len, name)
     ends = (*_token_ids(config.eos_token_id), *_token_ids(generation.get("eos_token_id")))
     card = ModelCard(
         architecture=architecture,
@@ -153,8 +165,13 @@ def _card(config: _Config, architecture: str, generation: dict[str, Any], name: 
         attention_output_bias=config.attention_bias if output_bias is None else output_bias,
         mlp_bias=config.mlp_bias,
         qk_norm=config.qk_norm,
-        sliding_window=_window(config, context_len, name),
-        hidden_act="silu",
+        norms_per_layer=config.norms_per_layer,
+        sliding_window=window,
+        full_layers=full_layers,
+        query_pre_attn_scalar=config.query_pre_attn_scalar,
+        attention_soft_cap=config.attn_logit_softcapping,
+        logit_soft_cap=config.final_logit_softcapping,
+        hidden_act=ACTIVATIONS[activation],
         dtype=_dtype({"dtype": config.dtype, "torch_dtype": config.torch_dtype}, name),
         eos_token_ids=tuple(dict.fromkeys(ends)),
         bos_token_id=config.bos_token_id,
@@ -177,19 +194,22 @@ def _rope(config: _Config, name: str) -> tuple[float, RopeScaling | None, int]:
     return float(theta), scaling, context_len
 
 
-def _window(config: _Config, context_len: int, name: str) -> int | None:
-    """The sliding window of all layers, or None; layers of both kinds are refused."""
+def _windows(config: _Config, context_len: int, name: str) -> tuple[int | None, tuple[int, ...]]:
+    """The sliding window, if there is one that matters, and the layers that have none all the same."""
     if not config.use_sliding_window or config.sliding_window is None or config.sliding_window >= context_len:
-        return None
-    if config.layer_types is not None:
-        sliding = config.layer_types.count("sliding_attention")
+        return None, ()
+    layers, kinds = range(config.num_hidden_layers), config.layer_types
+    if kinds is not None:
+        if len(kinds) != len(layers):
+            raise ModelError(f"{name}: {len(kinds)} layer_types for {len(layers)} layers")
+        if unknown := set(kinds) - {"sliding_attention", "full_attention"}:
+            raise ModelError(f"{name}: layers of type {min(unknown)} are not supported")
+        full = tuple(layer for layer in layers if kinds[layer] == "full_attention")
+    elif config.sliding_window_pattern is not None:
+        full = tuple(layer for layer in layers if (layer + 1) % config.sliding_window_pattern == 0)
     else:
-        sliding = max(0, config.num_hidden_layers - config.max_window_layers)
-    if sliding == 0:
-        return None
-    if sliding < config.num_hidden_layers:
-        raise ModelError(f"{name}: a sliding window in {sliding} of {config.num_hidden_layers} layers is not supported")
-    return config.sliding_window
+        full = tuple(layers[: config.max_window_layers])
+    return (None, ()) if len(full) == len(layers) else (config.sliding_window, full)
 
 
 def _dtype(config: dict[str, Any], name: str) -> str:
@@ -212,7 +232,7 @@ def _num_parameters(card: ModelCard) -> int:
     attention = card.hidden_size * (2 * queries + 2 * keys)
     biases = card.attention_bias * (queries + 2 * keys) + card.attention_output_bias * card.hidden_size
     biases += card.mlp_bias * (2 * card.intermediate_size + card.hidden_size)
-    norms = 2 * card.hidden_size + card.qk_norm * 2 * card.head_dim
+    norms = card.norms_per_layer * card.hidden_size + card.qk_norm * 2 * card.head_dim
     layer = attention + 3 * card.hidden_size * card.intermediate_size + biases + norms
     embeddings = (1 if card.tie_word_embeddings else 2) * card.vocab_size * card.hidden_size
     return card.num_layers * layer + embeddings + card.hidden_size

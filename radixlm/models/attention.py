@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from radixlm.attention.base import ForwardContext
+from radixlm.attention.base import AttentionLayer, ForwardContext
 from radixlm.config.card import ModelCard
 from radixlm.kernels.rotary import HeadNorms
 from radixlm.layers.linear import Linear
@@ -19,9 +19,8 @@ class SelfAttention(Layer):
         self, card: ModelCard, index: int, place: Placement, *, qkv_bias: bool, output_bias: bool, qk_norm: bool
     ) -> None:
         """`index`: the layer's number in the KV pool. `qk_norm`: RMS-normalise each head's query and key first."""
-        self._index = index
+        self._layer = AttentionLayer(index, card.attention_scale, card.window(index))
         self._heads, self._kv_heads, self._head_dim = card.num_heads, card.num_kv_heads, card.head_dim
-        self._scale = card.head_dim**-0.5
         q_size, kv_size = card.num_heads * card.head_dim, card.num_kv_heads * card.head_dim
         parts = (("q_proj", q_size), ("k_proj", kv_size), ("v_proj", kv_size))
         self._qkv = Linear(card.hidden_size, parts, qkv_bias, Shard.OUTPUT, place)
@@ -36,9 +35,7 @@ class SelfAttention(Layer):
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, ctx: ForwardContext) -> Tensor:
         """x: [T, hidden_size]; cos, sin: float32 [T, 1, head_dim]. Returns [T, hidden_size]."""
         qkv = self._qkv(x).view(x.shape[0], self._heads + 2 * self._kv_heads, self._head_dim)
-        attended = ctx.attention.forward_projected(
-            self._index, qkv, cos, sin, self._head_norms, self._scale, ctx.batch, ctx.meta
-        )
+        attended = ctx.attention.forward_projected(self._layer, qkv, cos, sin, self._head_norms, ctx.batch, ctx.meta)
         return self._out(attended)
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from radixlm.attention.base import ForwardContext
 from radixlm.config.card import ModelCard
+from radixlm.kernels.activation import Activation
 from radixlm.layers.embedding import Embedding, Head
 from radixlm.layers.mlp import GatedMLP
 from radixlm.layers.norm import RMSNorm
@@ -22,30 +23,30 @@ from radixlm.models.base import Model, Part
 class DecoderLayer(Layer):
     """Attention and feed-forward, each after a norm and around the residual stream."""
 
-    def __init__(self, card: ModelCard, attention: SelfAttention, mlp: GatedMLP, place: Placement) -> None:
-        self._input_norm = RMSNorm("input_layernorm", card.hidden_size, card.rms_norm_eps, place)
+    def __init__(self, attention_norm: RMSNorm, attention: SelfAttention, mlp_norm: RMSNorm, mlp: GatedMLP) -> None:
+        self._attention_norm = attention_norm
         self._attention = attention
-        self._post_norm = RMSNorm("post_attention_layernorm", card.hidden_size, card.rms_norm_eps, place)
+        self._mlp_norm = mlp_norm
         self._mlp = mlp
 
     def attend(self, delta: Tensor | None, residual: Tensor, cos: Tensor, sin: Tensor, ctx: ForwardContext) -> Tensor:
         """Add the layer before's `delta` to `residual` in place, and return attention's own; all [T, hidden_size]."""
-        x = self._input_norm(residual) if delta is None else self._input_norm.add(delta, residual)
+        x = self._attention_norm(residual) if delta is None else self._attention_norm.add(delta, residual)
         return self._attention(x, cos, sin, ctx)
 
     def feed(self, delta: Tensor, residual: Tensor) -> Tensor:
         """Add attention's `delta` to `residual` in place, and return the feed-forward's own; all [T, hidden_size]."""
-        return self._mlp(self._post_norm.add(delta, residual))
+        return self._mlp(self._mlp_norm.add(delta, residual))
 
     def parameters(self, prefix: str) -> Iterator[Parameter]:
-        yield from self._input_norm.parameters(prefix)
+        yield from self._attention_norm.parameters(prefix)
         yield from self._attention.parameters(f"{prefix}self_attn.")
-        yield from self._post_norm.parameters(prefix)
+        yield from self._mlp_norm.parameters(prefix)
         yield from self._mlp.parameters(f"{prefix}mlp.")
 
     def pack(self) -> None:
-        self._attention.pack()
-        self._mlp.pack()
+        for part in (self._attention_norm, self._attention, self._mlp_norm, self._mlp):
+            part.pack()
 
 
 class Decoder(Model):
@@ -56,12 +57,10 @@ class Decoder(Model):
     def __init__(self, card: ModelCard, dtype: torch.dtype, device: torch.device, invariant: bool = False) -> None:
         super().__init__(card, dtype, device, invariant)
         place = self.place
-        self._embedding = Embedding("embed_tokens", card.vocab_size, card.hidden_size, place)
+        self._embedding = self.embedding(place)
         self._rotary = Rotary(card.head_dim, card.rope_theta, card.rope_scaling, device)
-        self._layers = [
-            DecoderLayer(card, self.attention(index, place), self.mlp(place), place) for index in range(card.num_layers)
-        ]
-        self._norm = RMSNorm("norm", card.hidden_size, card.rms_norm_eps, place)
+        self._layers = [self.layer(index, place) for index in range(card.num_layers)]
+        self._norm = self.norm("norm", place)
         self._head = _head(card, self._embedding, place)
 
     @abstractmethod
@@ -70,7 +69,22 @@ class Decoder(Model):
 
     def mlp(self, place: Placement) -> GatedMLP:
         """The feed-forward block of a layer."""
-        return GatedMLP(self.card.hidden_size, self.card.intermediate_size, self.card.mlp_bias, place)
+        card = self.card
+        activation: Activation = "gelu_tanh" if card.hidden_act == "gelu_tanh" else "silu"
+        return GatedMLP(card.hidden_size, card.intermediate_size, card.mlp_bias, activation, place)
+
+    def norm(self, name: str, place: Placement) -> RMSNorm:
+        """A norm of the residual stream."""
+        return RMSNorm(name, self.card.hidden_size, self.card.rms_norm_eps, place)
+
+    def layer(self, index: int, place: Placement) -> DecoderLayer:
+        """Layer `index`."""
+        before, between = (self.norm(name, place) for name in ("input_layernorm", "post_attention_layernorm"))
+        return DecoderLayer(before, self.attention(index, place), between, self.mlp(place))
+
+    def embedding(self, place: Placement) -> Embedding:
+        """The token embedding."""
+        return Embedding("embed_tokens", self.card.vocab_size, self.card.hidden_size, place)
 
     def forward(self, input_ids: Tensor, ctx: ForwardContext) -> Tensor:
         residual, cos, sin = self.begin(input_ids, ctx)
@@ -110,9 +124,8 @@ class Decoder(Model):
         yield "", self._head
 
     def pack(self) -> None:
-        for layer in self._layers:
-            layer.pack()
-        self._head.pack()
+        for part in (*self._layers, self._norm, self._head):
+            part.pack()
 
     def redundant(self, name: str) -> bool:
         card = self.card

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from radixlm.attention.base import ForwardContext
+from radixlm.attention.base import AttentionLayer, ForwardContext
 from radixlm.config.card import EncoderCard, ModelCard
 from radixlm.layers.embedding import Embedding
 from radixlm.layers.linear import Linear
@@ -45,8 +45,8 @@ class EncoderLayer(Layer):
 
     def __init__(self, card: ModelCard, encoder: EncoderCard, names: LayerNames, index: int, place: Placement) -> None:
         size, inner = card.hidden_size, card.intermediate_size
-        self._index = index
-        self._heads, self._scale = card.num_heads, card.head_dim**-0.5
+        self._layer = AttentionLayer(index, card.attention_scale)
+        self._heads = card.num_heads
         self._activation = ACTIVATIONS[card.hidden_act]
         parts = ((names.query, size), (names.key, size), (names.value, size))
         self._qkv = Linear(size, parts, True, Shard.OUTPUT, place)
@@ -59,7 +59,7 @@ class EncoderLayer(Layer):
     def __call__(self, x: Tensor, ctx: ForwardContext) -> Tensor:
         """x: [T, hidden_size]. Returns the same shape."""
         q, k, v = self._qkv(x).view(x.shape[0], 3, self._heads, -1).unbind(1)
-        attended = ctx.attention.forward(self._index, q, k, v, self._scale, ctx.batch, ctx.meta)
+        attended = ctx.attention.forward(self._layer, q, k, v, ctx.batch, ctx.meta)
         x = self._attention_norm(x + self._out(attended))
         return self._output_norm(x + self._down(self._activation(self._up(x))))
 

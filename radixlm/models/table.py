@@ -12,6 +12,7 @@ _DECODERS = [
     Row("MistralForCausalLM", "radixlm.models.llama:Llama"),
     Row("Qwen2ForCausalLM", "radixlm.models.qwen2:Qwen2"),
     Row("Qwen3ForCausalLM", "radixlm.models.qwen3:Qwen3"),
+    Row("Gemma2ForCausalLM", "radixlm.models.gemma2:Gemma2"),
 ]
 # Decoders that pool, with the architecture that generates on the same trunk, whose row and configuration they share. A
 # bare trunk makes embeddings; the others score.
@@ -43,7 +44,8 @@ ARCHITECTURES: "Registry[type[Model]]" = Registry(
 )
 
 # Hugging Face's defaults for keys that a config.json of the architecture may leave out, under its own key names;
-# `qk_norm` and `attention_output_bias` are our additions. Keys common to all have their defaults in the loader.
+# `qk_norm`, `norms_per_layer` and `attention_output_bias` are our additions. Keys common to all have their defaults in
+# the loader.
 CONFIG_DEFAULTS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {"max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2},
     "MistralForCausalLM": {
@@ -66,5 +68,19 @@ CONFIG_DEFAULTS: dict[str, dict[str, Any]] = {
         "qk_norm": True,
         "use_sliding_window": False,
         "max_window_layers": 28,
+    },
+    "Gemma2ForCausalLM": {
+        "max_position_embeddings": 8192,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
+        "norms_per_layer": 4,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": 256,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "bos_token_id": 2,
+        "eos_token_id": 1,
     },
 }

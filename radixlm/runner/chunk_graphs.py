@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionBackend, AttentionFacts, ForwardContext, RowBatch
+from radixlm.attention.base import AttentionBackend, AttentionFacts, AttentionLayer, ForwardContext, RowBatch
 from radixlm.attention.device import DeviceAttention, StepMeta
 from radixlm.kernels.rotary import HeadNorms, rotate_and_store
 from radixlm.models.decoder import Decoder
@@ -32,10 +32,9 @@ ON_DEVICE = -1  # in place of a token id: the device row has it
 class Break:
     """Where a step is interrupted: a layer attends from q [N, heads, head_dim] into out [N, heads * head_dim]."""
 
-    layer: int
+    layer: AttentionLayer
     q: Tensor
     out: Tensor
-    scale: float
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class ChunkGraphs:
             meta = self._attention.prepare(batch)
             for graph, at in rung.pieces:
                 graph.replay()
-                self._attention.attend(at.layer, at.q[:tokens], at.out[:tokens], at.scale, batch, meta)
+                self._attention.attend(at.layer, at.q[:tokens], at.out[:tokens], batch, meta)
             rung.last.replay()
         return self._model.finish(self._delta[:tokens], self._residual[:tokens], wanted)
 
@@ -204,26 +203,25 @@ class _Breaking(AttentionBackend):
     def prepare(self, batch: RowBatch) -> None:
         return None
 
-    def forward(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, batch: RowBatch, meta: Any) -> Tensor:
-        self.pool.write(layer, batch.kv_index, k, v)
+    def forward(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, meta: Any) -> Tensor:
+        self.pool.write(layer.index, batch.kv_index, k, v)
         self._q.copy_(q)
-        self._interrupt(Break(layer, self._q, self._out, scale))
+        self._interrupt(Break(layer, self._q, self._out))
         return self._out
 
     def forward_projected(
         self,
-        layer: int,
+        layer: AttentionLayer,
         qkv: Tensor,
         cos: Tensor,
         sin: Tensor,
         norms: HeadNorms | None,
-        scale: float,
         batch: RowBatch,
         meta: Any,
     ) -> Tensor:
-        keys, values = self.pool.keys[layer], self.pool.values[layer]
+        keys, values = self.pool.keys[layer.index], self.pool.values[layer.index]
         rotate_and_store(qkv, cos, sin, norms, keys, values, batch.kv_index, self._q)
-        self._interrupt(Break(layer, self._q, self._out, scale))
+        self._interrupt(Break(layer, self._q, self._out))
         return self._out
 
 

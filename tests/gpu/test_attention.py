@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionBackend, AttentionFacts, RowBatch
+from radixlm.attention.base import AttentionBackend, AttentionFacts, AttentionLayer, RowBatch
 from radixlm.attention.mixed import Mixed
 from radixlm.attention.table import DECODE_BACKENDS, PREFILL_BACKENDS
 from radixlm.attention.torch_native import TorchNative
@@ -61,13 +61,18 @@ class Case:
         heads: tuple[int, int] = (8, 2),
         head_dim: int = 128,
         dtype: torch.dtype = FAST,
+        some_full: bool = False,
+        soft_cap: float | None = None,
+        sinks: bool = False,
     ) -> None:
         generator = torch.Generator().manual_seed(len(rows) + page_size)
         pages = CAPACITY // page_size
         self.table = shuffled_page_table(SLOTS, pages).to(DEVICE)
         self.table = torch.cat((self.table, torch.zeros_like(self.table[:1])))  # the slot of padded rows
         self.page_size, self.dtype, self.heads = page_size, dtype, heads
-        self.scale = head_dim**-0.5
+        self.scale, self.window = head_dim**-0.5, None if some_full else window
+        self.sinks = torch.linspace(-3, 5, heads[0], device=DEVICE) if sinks else None
+        self.extras = {"some_full": some_full, "soft_cap": soft_cap, "sinks": sinks}
         self.backend = self._make(backend_of(backend), dtype, head_dim, window, DEVICE)
         self.oracle = self._make(TorchNative, torch.float64, head_dim, window, torch.device("cpu"))
         self.rows = rows
@@ -93,7 +98,16 @@ class Case:
         for tensor in (*pool.keys, *pool.values):
             tensor.fill_(torch.nan)
             tensor[: self.page_size] = 0.0  # the null page, which padded rows read
-        return kind(AttentionFacts(device.type, dtype, self.page_size, *self.heads, head_dim, window), pool)
+        shape = (self.page_size, *self.heads, head_dim, window)
+        return kind(AttentionFacts(device.type, dtype, *shape, **self.extras), pool)  # type: ignore[arg-type]
+
+    @property
+    def layer(self) -> AttentionLayer:
+        return AttentionLayer(0, self.scale, self.window, self.sinks)
+
+    @property
+    def host_layer(self) -> AttentionLayer:
+        return AttentionLayer(0, self.scale, self.window, None if self.sinks is None else self.sinks.cpu())
 
     def batch(self, rows: list[tuple[int, int, int]]) -> RowBatch:
         return make_batch(rows, self.table, self.page_size)
@@ -105,7 +119,7 @@ class Case:
     def want(self) -> Tensor:
         batch = make_batch(self.rows, self.table.cpu(), self.page_size)
         meta = self.oracle.prepare(batch)
-        return self.oracle.forward(0, *self.split(self.qkv.double()), self.scale, batch, meta)
+        return self.oracle.forward(self.host_layer, *self.split(self.qkv.double()), batch, meta)
 
     def close(self, got: Tensor, want: Tensor) -> None:
         assert got.dtype == self.dtype and torch.isfinite(got).all()
@@ -115,7 +129,7 @@ class Case:
     def check(self) -> None:
         batch = self.batch(self.rows)
         meta = self.backend.prepare(batch)
-        self.close(self.backend.forward(0, *self.split(self.qkv.to(DEVICE)), self.scale, batch, meta), self.want())
+        self.close(self.backend.forward(self.layer, *self.split(self.qkv.to(DEVICE)), batch, meta), self.want())
 
 
 @pytest.mark.parametrize("rows", [MIXED, DECODES, CHUNKS], ids=["mixed", "decodes", "chunks"])
@@ -129,6 +143,22 @@ def test_rows(backend: str, rows: list[tuple[int, int, int]], page_size: int) ->
 @pytest.mark.parametrize("backend", ["triton", fa4])
 def test_sliding_window(backend: str, window: int) -> None:
     Case(backend, MIXED, page_size=16, window=window, head_dim=64).check()
+
+
+@pytest.mark.parametrize("rows", [MIXED, DECODES, CHUNKS], ids=["mixed", "decodes", "chunks"])
+@pytest.mark.parametrize(("window", "some_full"), [(None, False), (100, False), (100, True)])
+@pytest.mark.parametrize(("soft_cap", "sinks"), [(2.0, False), (None, True), (None, False), (2.0, True)])
+@pytest.mark.parametrize("backend", ["triton", "torch_native"])
+def test_soft_cap_sinks_and_windows_of_some_layers(
+    backend: str,
+    soft_cap: float | None,
+    sinks: bool,
+    window: int | None,
+    some_full: bool,
+    rows: list[tuple[int, int, int]],
+) -> None:
+    extras: dict[str, Any] = {"soft_cap": soft_cap, "sinks": sinks, "some_full": some_full}
+    Case(backend, rows, page_size=16, window=window, head_dim=64, **extras).check()
 
 
 @pytest.mark.parametrize("page_size", [1, 20])
@@ -166,11 +196,13 @@ def test_from_the_projection(backend: str, norm: bool) -> None:
     cos, sin = torch.cat([angles.cos()] * 2, -1).float(), torch.cat((-angles.sin(), angles.sin()), -1).float()
     meta = case.backend.prepare(batch)
     got = case.backend.forward_projected(
-        0, case.qkv.to(DEVICE), cos.to(DEVICE), sin.to(DEVICE), norms, case.scale, batch, meta
+        case.layer, case.qkv.to(DEVICE), cos.to(DEVICE), sin.to(DEVICE), norms, batch, meta
     )
     host = make_batch(case.rows, case.table.cpu(), case.page_size)
     meta = case.oracle.prepare(host)
-    want = case.oracle.forward_projected(0, case.qkv.double(), cos.double(), sin.double(), wide, case.scale, host, meta)
+    want = case.oracle.forward_projected(
+        case.host_layer, case.qkv.double(), cos.double(), sin.double(), wide, host, meta
+    )
     # Rotated keys and queries are rounded before they meet, which the oracle's are not.
     error = (got.double().cpu() - want).abs().max() / want.abs().max()
     assert error < 2 * BOUND[case.dtype], float(error)
@@ -178,11 +210,18 @@ def test_from_the_projection(backend: str, norm: bool) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("page_size", [1, 16])
-@pytest.mark.parametrize("backend", ["triton", flashinfer])
-def test_captured_decode(backend: str, page_size: int) -> None:
+@pytest.mark.parametrize(
+    ("backend", "extras"),
+    [
+        ("triton", {}),
+        ("triton", {"soft_cap": 2.0, "sinks": True, "window": 100, "some_full": True}),
+        pytest.param(*flashinfer.values, {}, marks=flashinfer.marks),
+    ],
+)
+def test_captured_decode(backend: str, extras: dict[str, Any], page_size: int) -> None:
     """A graph captured for more rows than come, replayed over steps of different rows; padding leaves no trace."""
     size = 8
-    case = Case(backend, DECODES, page_size=page_size)
+    case = Case(backend, DECODES, page_size=page_size, **extras)
     heads, kv_heads = case.heads
     integers = torch.zeros(3, size, dtype=torch.int32, device=DEVICE)
     integers[0], integers[2] = SLOTS, 1
@@ -200,11 +239,11 @@ def test_captured_decode(backend: str, page_size: int) -> None:
 
     padded = RowBatch(*integers, index, index, case.table, page_size, size, *integers.cpu().numpy())
     meta = case.backend.capture(padded)
-    case.backend.forward(0, *case.split(qkv), case.scale, padded, meta)
+    case.backend.forward(case.layer, *case.split(qkv), padded, meta)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = case.backend.forward(0, *case.split(qkv), case.scale, padded, meta)
+        out = case.backend.forward(case.layer, *case.split(qkv), padded, meta)
     written = case.backend.pool.keys[0].isfinite().all(-1).all(-1)
     for step in range(3):
         case.rows = [(slot, start + step, 1) for slot, start, _ in DECODES]

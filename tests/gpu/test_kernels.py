@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from radixlm.kernels.rotary import HeadNorms, rotate_heads
@@ -69,13 +70,14 @@ def test_add_rms_norm(tokens: int, n: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("tokens", "n"), [(1, 12288), (17, 1536), (5, 100)])
-def test_silu_mul(tokens: int, n: int, dtype: torch.dtype) -> None:
+def test_gate_mul(tokens: int, n: int, dtype: torch.dtype) -> None:
     from radixlm.kernels.triton import elementwise
 
     gate_up = rand(tokens, 2 * n, dtype=dtype, scale=4)
     gate, up = gate_up.double().chunk(2, -1)
     poison()
-    close(elementwise.silu_mul(gate_up), gate * torch.sigmoid(gate) * up, dtype)
+    close(elementwise.gate_mul(gate_up), gate * torch.sigmoid(gate) * up, dtype)
+    close(elementwise.gate_mul(gate_up, "gelu_tanh"), F.gelu(gate, approximate="tanh") * up, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -422,6 +424,7 @@ def test_linear_maps_of_few_rows(n: int, k: int, dtype: torch.dtype) -> None:
         gate, up = want.chunk(2, -1)
         poison()
         close(gemv.gated_linear(x, weight, bias), gate * torch.sigmoid(gate) * up, dtype)
+        close(gemv.gated_linear(x, weight, bias, "gelu_tanh"), F.gelu(gate, approximate="tanh") * up, dtype)
         poison()
         close(gemv.linear(x, weight, bias), want, dtype)
         close(gemv.linear(x, weight, None), want - bias.double(), dtype)

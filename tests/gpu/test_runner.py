@@ -21,7 +21,7 @@ from radixlm.models.decoder import Decoder
 from radixlm.protocol.extras import OUTPUTS_ONLY, LogprobOptions, joined
 from radixlm.protocol.sampling import SamplingParams
 from radixlm.runner.staging import Landing, Staging
-from tests.helpers.checkpoints import CASES, VOCAB, make_checkpoint
+from tests.helpers.checkpoints import CASES, VOCAB, in_bfloat16, make_checkpoint
 from tests.helpers.device import needs_cuda
 from tests.helpers.engine import LocalEngine, greedy
 from tests.helpers.forward import attention_facts, make_batch, shuffled_page_table
@@ -279,7 +279,7 @@ def test_bfloat16_tokens_are_all_but_the_best(backend: str, page_size: int, tmp_
 def test_bfloat16_errs_no_more_than_the_reference(tiny: Tiny) -> None:
     """Against fp32 logits on the CPU, bf16 on the GPU errs little more than Hugging Face's bf16 on the GPU."""
     prompt = torch.tensor([prompts()[6]])
-    low = type(tiny.reference).from_pretrained(tiny.folder, dtype=torch.bfloat16).to("cuda").eval()  # type: ignore[attr-defined]
+    low = in_bfloat16(tiny.reference, tiny.folder).to("cuda")  # type: ignore[arg-type]
     with torch.inference_mode():
         want = tiny.reference(prompt).logits[0].float()
         theirs = low(prompt.cuda()).logits[0].float().cpu() - want

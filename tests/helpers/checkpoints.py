@@ -39,6 +39,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen2",
         {"tie_word_embeddings": True, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0},
     ),
+    "qwen2-half-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
     "qwen2-yarn": ("Qwen2", {"rope_parameters": YARN_ROPE}),
     "qwen3": ("Qwen3", {"head_dim": 32}),
     "qwen3-tied-linear": (
@@ -47,6 +48,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "head_dim": 16,
             "tie_word_embeddings": True,
             "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+        },
+    ),
+    # Caps so low that both matter; SDPA, which transformers takes by itself, leaves the first one out.
+    "gemma2": (
+        "Gemma2",
+        {
+            "head_dim": 32,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 11,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 4.0,
+            "attn_implementation": "eager",
+            "initializer_range": 0.03,  # the embedding is multiplied by 8, what layers add is of length 1
         },
     ),
 }
@@ -65,3 +79,9 @@ def make_checkpoint(case: str, folder: Path, **more: Any) -> transformers.PreTra
             weight.mul_(2.0) if weight.dim() > 1 else weight.add_(torch.randn(weight.shape) * 0.2)
     reference.save_pretrained(folder)
     return reference
+
+
+def in_bfloat16(reference: transformers.PreTrainedModel, folder: Path) -> transformers.PreTrainedModel:
+    """The checkpoint that `make_checkpoint` saved, in bfloat16, attending in the same way."""
+    attention = reference.config._attn_implementation
+    return type(reference).from_pretrained(folder, dtype=torch.bfloat16, attn_implementation=attention).eval()

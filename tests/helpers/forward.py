@@ -57,8 +57,9 @@ def shuffled_page_table(slots: int, pages_per_slot: int, seed: int = 0) -> Tenso
 
 
 def attention_facts(card: ModelCard, dtype: torch.dtype, page_size: int) -> AttentionFacts:
+    shape = (card.num_heads, card.num_kv_heads, card.head_dim, card.sliding_window)
     return AttentionFacts(
-        "cpu", dtype, page_size, card.num_heads, card.num_kv_heads, card.head_dim, card.sliding_window
+        "cpu", dtype, page_size, *shape, some_full=bool(card.full_layers), soft_cap=card.attention_soft_cap
     )
 
 

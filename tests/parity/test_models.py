@@ -12,7 +12,7 @@ from radixlm.loader.card import load_card
 from radixlm.loader.source import resolve
 from radixlm.loader.weights import load_model
 from radixlm.models.base import Model
-from tests.helpers.checkpoints import CASES, VOCAB, make_checkpoint
+from tests.helpers.checkpoints import CASES, VOCAB, in_bfloat16, make_checkpoint
 from tests.helpers.forward import Harness, Row
 
 PROMPT = torch.randint(0, VOCAB, (41,), generator=torch.Generator().manual_seed(7)).tolist()
@@ -111,7 +111,7 @@ def test_bfloat16_errs_no_more_than_the_reference(pair: Pair) -> None:
     """Against fp32 logits, our bf16 errs at most 1.15 times as much as Hugging Face's bf16 on average, 1.5 at worst."""
     want = pair.logits(PROMPT)
     ours = Harness(load(pair.folder, torch.bfloat16), torch.bfloat16).prefill(0, PROMPT, 16) - want
-    low = type(pair.reference).from_pretrained(pair.folder, dtype=torch.bfloat16).eval()
+    low = in_bfloat16(pair.reference, pair.folder)
     with torch.inference_mode():
         theirs = low(torch.tensor([PROMPT])).logits[0].float() - want
     assert ours.abs().mean() < 1.15 * theirs.abs().mean()

@@ -109,7 +109,7 @@ def elementwise_works(
         ],
         "silu_mul": [
             lambda: F.silu(gate_up[:, :intermediate]).mul_(gate_up[:, intermediate:]),
-            lambda: elementwise.silu_mul(gate_up),
+            lambda: elementwise.gate_mul(gate_up),
         ],
     }
 

@@ -9,8 +9,8 @@ from radixlm.kernels.native.library import library
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor | None:
     """`radixlm.kernels.norm.rms_norm` for CPU tensors: contiguous, rows apart, or a token's neighbouring heads."""
     kernels = library() if x.is_cpu else None
-    run = kernels.rms_norm.get(x.dtype) if kernels else None
-    if run is None or weight.dtype is not x.dtype or not weight.is_contiguous():
+    run = kernels.rms_norm.get((x.dtype, weight.dtype)) if kernels else None
+    if run is None or not weight.is_contiguous():
         return None
     y = torch.empty(x.shape, dtype=x.dtype) if out is None else out
     n = x.shape[-1]
@@ -33,10 +33,10 @@ def _row(x: Tensor, heads: int) -> int | None:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor | None:
-    """`radixlm.kernels.norm.add_rms_norm` for contiguous CPU tensors of one dtype."""
+    """`radixlm.kernels.norm.add_rms_norm` for contiguous CPU tensors."""
     kernels = library() if x.is_cpu else None
-    run = kernels.add_rms_norm.get(x.dtype) if kernels else None
-    if run is None or not (x.dtype is residual.dtype is weight.dtype):
+    run = kernels.add_rms_norm.get((x.dtype, weight.dtype)) if kernels else None
+    if run is None or x.dtype is not residual.dtype:
         return None
     if not (x.is_contiguous() and residual.is_contiguous() and weight.is_contiguous() and x.shape == residual.shape):
         return None
@@ -62,10 +62,10 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
     return y
 
 
-def silu_mul(gate_up: Tensor) -> Tensor | None:
-    """`radixlm.kernels.activation.silu_mul` for a contiguous CPU tensor."""
+def gate_mul(gate_up: Tensor, activation: str = "silu") -> Tensor | None:
+    """`radixlm.kernels.activation.gate_mul` for a contiguous CPU tensor."""
     kernels = library() if gate_up.is_cpu else None
-    run = kernels.silu_mul.get(gate_up.dtype) if kernels else None
+    run = kernels.gate_mul[activation].get(gate_up.dtype) if kernels else None
     if run is None or not gate_up.is_contiguous():
         return None
     tokens, width = gate_up.shape

@@ -31,7 +31,8 @@ SIGNATURES = {
     "add_rms_norm": (POINTER, POINTER, POINTER, POINTER, COUNT, COUNT, REAL),
     "rotary": (POINTER, COUNT, POINTER, POINTER, POINTER, COUNT, COUNT, COUNT),
     "silu_mul": (POINTER, POINTER, COUNT, COUNT),
-    "attention": (POINTER, POINTER, POINTER, POINTER, COUNT, COUNT, COUNT, POINTER, POINTER, REAL, POINTER),
+    "gelu_tanh_mul": (POINTER, POINTER, COUNT, COUNT),
+    "attention": (POINTER, POINTER, POINTER, POINTER, COUNT, COUNT, COUNT, POINTER, POINTER, REAL, POINTER, POINTER),
 }
 
 
@@ -54,6 +55,7 @@ class AttentionStep(ctypes.Structure):
                 "keys_to_read",
             )
         ]
+        + [("soft_cap", REAL)]
     )
 
 
@@ -103,10 +105,19 @@ class Library:
             for dtype in LINEAR_DTYPES
             for result in dict.fromkeys((dtype, torch.float32))
         }
-        self.rms_norm = self._by_dtype(keeping, "rms_norm", tuple(FORMATS))
-        self.add_rms_norm = self._by_dtype(keeping, "add_rms_norm", tuple(FORMATS))
+        self.rms_norm, self.add_rms_norm = (
+            {
+                (dtype, weight): Kernel(keeping, name, f"{FORMATS[dtype]}_{FORMATS[weight]}", self._tape)
+                for dtype in FORMATS
+                for weight in dict.fromkeys((dtype, torch.float32))
+            }
+            for name in ("rms_norm", "add_rms_norm")
+        )
         self.rotary = self._by_dtype(keeping, "rotary", tuple(FORMATS))
-        self.silu_mul = self._by_dtype(keeping, "silu_mul", tuple(FORMATS))
+        self.gate_mul = {
+            activation: self._by_dtype(keeping, f"{activation}_mul", tuple(FORMATS))
+            for activation in ("silu", "gelu_tanh")
+        }
         self.attention = {
             (query, pool): Kernel(releasing, "attention", f"{FORMATS[query]}_{FORMATS[pool]}", self._tape)
             for query in LINEAR_DTYPES

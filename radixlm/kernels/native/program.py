@@ -12,8 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from radixlm.kernels.native.library import COUNT, POINTER, SIGNATURES, Call, Library
 
 # as enum radixlm_kind in program.cpp; each with the argument that counts rows
-KINDS = {"linear": 5, "rms_norm": 6, "add_rms_norm": 4, "rotary": 5, "silu_mul": 2, "attention": None}
-ARGUMENTS = 10
+KINDS = {
+    "linear": 5,
+    "rms_norm": 6,
+    "add_rms_norm": 4,
+    "rotary": 5,
+    "silu_mul": 2,
+    "gelu_tanh_mul": 2,
+    "attention": None,
+}
+ARGUMENTS = 11
 _VIEWS = "view _unsafe_view slice select split split_with_sizes expand t as_strided alias detach"
 _NO_WORK = frozenset(("empty", *_VIEWS.split()))
 

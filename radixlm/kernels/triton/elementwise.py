@@ -35,16 +35,17 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
     return y
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
-    """`radixlm.kernels.activation.silu_mul` for gate_up [T, 2 * n], its rows contiguous."""
+def gate_mul(gate_up: Tensor, activation: str = "silu") -> Tensor:
+    """`radixlm.kernels.activation.gate_mul` for gate_up [T, 2 * n], its rows contiguous."""
     tokens, width = gate_up.shape
     n = width // 2
     y = torch.empty((tokens, n), dtype=gate_up.dtype, device=gate_up.device)
     if tokens:
         block = min(1024, triton.next_power_of_2(n))
-        _silu_mul[(tokens, triton.cdiv(n, block))](
-            gate_up, y, gate_up.stride(0), n, BLOCK=block, num_warps=4, **early_launch(gate_up.device)
-        )
+        _gate_mul[(tokens, triton.cdiv(n, block))](
+            gate_up, y, gate_up.stride(0), n,
+            ACTIVATION=activation, BLOCK=block, num_warps=4, **early_launch(gate_up.device),
+        )  # fmt: skip
     return y
 
 
@@ -78,7 +79,7 @@ def _rms_norm(
 
 
 @triton.jit
-def _silu_mul(gate_up, y, stride, n, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+def _gate_mul(gate_up, y, stride, n, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -87,4 +88,12 @@ def _silu_mul(gate_up, y, stride, n, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     real = column < n
     gate = tl.load(gate_up + row * stride + column, mask=real, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * stride + n + column, mask=real, other=0.0).to(tl.float32)
-    tl.store(y + row * n + column, (gate * tl.sigmoid(gate) * up).to(y.dtype.element_ty), mask=real)
+    tl.store(y + row * n + column, (activated(gate, ACTIVATION) * up).to(y.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def activated(x, KIND: tl.constexpr):
+    """SiLU of x or, by (1 + tanh(z)) / 2 = sigmoid(2 z), the approximation of GELU by a hyperbolic tangent."""
+    if KIND == "gelu_tanh":
+        return x * tl.sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))
+    return x * tl.sigmoid(x)

@@ -1,6 +1,6 @@
 """Linear maps of a few rows, which take as long as their weights take to arrive. Knows tensors only.
 
-References: `kernels.linear.PackedLinear`, and `kernels.activation.silu_mul` after it. A program has some rows of the
+References: `kernels.linear.PackedLinear`, and `kernels.activation.gate_mul` after it. A program has some rows of the
 weights to itself, and may start while the kernel before it still runs.
 """
 
@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from radixlm.kernels.triton.device import device_of, early_launch
+from radixlm.kernels.triton.elementwise import activated
 
 MOST_ROWS = 32  # beyond, the rows themselves are much of what is read, and the vendor's kernels share them
 MOST_GATED_ROWS = 16  # beyond, two tiles of weights and one of rows leave too little under way
@@ -22,23 +23,23 @@ MOST_STAGES = 7  # such tiles under way
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [M, K] times weight [N, K] transposed, plus bias [N]: [M, N] in x's dtype; sums in float32, M <= MOST_ROWS."""
-    return _one_row(x, weight, bias, False) if x.shape[0] == 1 else _several_rows(x, weight, bias, False)
+    return _one_row(x, weight, bias, None) if x.shape[0] == 1 else _several_rows(x, weight, bias, None)
 
 
-def gated_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`silu_mul` of the linear map of x [M, K], without its result going to memory: [M, N / 2], M <= MOST_ROWS."""
-    return _one_row(x, weight, bias, True) if x.shape[0] == 1 else _several_rows(x, weight, bias, True)
+def gated_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "silu") -> Tensor:
+    """`gate_mul` of the linear map of x [M, K], without its result going to memory: [M, N / 2], M <= MOST_ROWS."""
+    return _one_row(x, weight, bias, activation) if x.shape[0] == 1 else _several_rows(x, weight, bias, activation)
 
 
-def _several_rows(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Tensor:
+def _several_rows(x: Tensor, weight: Tensor, bias: Tensor | None, gate: str | None) -> Tensor:
     rows, k = x.shape
-    n = weight.shape[0] // 2 if gated else weight.shape[0]
+    n = weight.shape[0] // 2 if gate else weight.shape[0]
     y = torch.empty((rows, n), dtype=x.dtype, device=x.device)
     if rows == 0:
         return y
     device = device_of(x.device)
     height = max(16, triton.next_power_of_2(rows))
-    stage_bytes = ((2 if gated else 1) * TILE_ROWS + height) * TILE_COLUMNS * x.element_size()
+    stage_bytes = ((2 if gate else 1) * TILE_ROWS + height) * TILE_COLUMNS * x.element_size()
     _several[(triton.cdiv(n, TILE_ROWS),)](
         x,
         weight,
@@ -53,7 +54,7 @@ def _several_rows(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -
         BLOCK_K=TILE_COLUMNS,
         EVEN=k % TILE_COLUMNS == 0,
         BIAS=bias is not None,
-        GATED=gated,
+        GATE=gate,
         num_warps=4,
         num_stages=min(MOST_STAGES, device.shared_bytes // stage_bytes),
         **early_launch(x.device),
@@ -61,9 +62,9 @@ def _several_rows(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -
     return y
 
 
-def _one_row(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Tensor:
+def _one_row(x: Tensor, weight: Tensor, bias: Tensor | None, gate: str | None) -> Tensor:
     n, k = weight.shape
-    n = n // 2 if gated else n
+    n = n // 2 if gate else n
     y = torch.empty((1, n), dtype=x.dtype, device=x.device)
     block_k = min(MOST_COLUMNS, triton.next_power_of_2(k))
     block_n = MOST_COLUMNS // block_k
@@ -79,7 +80,7 @@ def _one_row(x: Tensor, weight: Tensor, bias: Tensor | None, gated: bool) -> Ten
         PIECES=triton.cdiv(k, block_k),
         EVEN=k % block_k == 0,
         BIAS=bias is not None,
-        GATED=gated,
+        GATE=gate,
         num_warps=4,
         **early_launch(x.device),
     )
@@ -99,7 +100,7 @@ def _row(
     PIECES: tl.constexpr,
     EVEN: tl.constexpr,
     BIAS: tl.constexpr,
-    GATED: tl.constexpr,
+    GATE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """One row: nothing to share between rows, so the products are summed without tensor cores.
@@ -114,7 +115,7 @@ def _row(
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     w = _weights(at, lane, k, EVEN)
-    if GATED:
+    if GATE is not None:
         u = _weights(up_at, lane, k, EVEN)
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -127,7 +128,7 @@ def _row(
         if piece + 1 < PIECES:
             w = _weights(at, inner + BLOCK_K, k, EVEN)
         total += w_now.to(tl.float32) * values
-        if GATED:
+        if GATE is not None:
             u_now = u
             if piece + 1 < PIECES:
                 u = _weights(up_at, inner + BLOCK_K, k, EVEN)
@@ -136,11 +137,11 @@ def _row(
     result = tl.sum(total, 1)
     if BIAS:
         result += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)
-    if GATED:
+    if GATE is not None:
         up = tl.sum(up_total, 1)
         if BIAS:
             up += tl.load(bias + n + column, mask=there, other=0.0).to(tl.float32)
-        result = _gate(result, up, y.dtype.element_ty)
+        result = _gate(result, up, y.dtype.element_ty, GATE)
     tl.store(y + column, result.to(y.dtype.element_ty), mask=there)
 
 
@@ -159,7 +160,7 @@ def _several(
     BLOCK_K: tl.constexpr,
     EVEN: tl.constexpr,
     BIAS: tl.constexpr,
-    GATED: tl.constexpr,
+    GATE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """Several rows on tensor cores, of which weights are the tall operand; n counts outputs, gates come first."""
@@ -182,24 +183,24 @@ def _several(
             else tl.load(x_at + inner[:, None], mask=(inner < k)[:, None], other=0.0)
         )
         result = tl.dot(_weights(at, inner, k, EVEN), values, result)
-        if GATED:
+        if GATE is not None:
             up = tl.dot(_weights(up_at, inner, k, EVEN), values, up)
     there = column < n
     if BIAS:
         result += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)[:, None]
-        if GATED:
+        if GATE is not None:
             up += tl.load(bias + n + column, mask=there, other=0.0).to(tl.float32)[:, None]
-    if GATED:
-        result = _gate(result, up, y.dtype.element_ty)
+    if GATE is not None:
+        result = _gate(result, up, y.dtype.element_ty, GATE)
     y_at = y + row[None, :] * n + column[:, None]
     tl.store(y_at, result.to(y.dtype.element_ty), mask=there[:, None] & (row < rows)[None, :])
 
 
 @triton.jit
-def _gate(gate, up, dtype: tl.constexpr):
-    """SiLU of the gate times the other, rounded in between as the two steps would."""
+def _gate(gate, up, dtype: tl.constexpr, KIND: tl.constexpr):
+    """The activation of the gate times the other, rounded in between as the two steps would."""
     gate, up = gate.to(dtype).to(tl.float32), up.to(dtype).to(tl.float32)
-    return gate * tl.sigmoid(gate) * up
+    return activated(gate, KIND) * up
 
 
 @triton.jit

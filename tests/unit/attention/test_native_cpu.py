@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionFacts, RowBatch
+from radixlm.attention.base import AttentionFacts, AttentionLayer, RowBatch
 from radixlm.attention.native_cpu import NativeCPU
 from radixlm.attention.torch_native import TorchNative
 from radixlm.cache.pools.mha import MHAPool
@@ -38,10 +38,17 @@ class Case:
     v: Tensor
     keys: list[Tensor]
     values: list[Tensor]
+    sinks: Tensor | None = None
+
+    @property
+    def window(self) -> int | None:
+        """That of the layer: none, where some have none."""
+        return self.facts.windows[-1]
 
     def run(self, backend: NativeCPU | TorchNative) -> Tensor:
         meta = backend.prepare(self.batch)
-        return backend.forward(1, self.q, self.k, self.v, self.facts.head_dim**-0.5, self.batch, meta)
+        layer = AttentionLayer(1, self.facts.head_dim**-0.5, self.window, self.sinks)
+        return backend.forward(layer, self.q, self.k, self.v, self.batch, meta)
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Tensor:
@@ -108,10 +115,15 @@ def dense(case: Case) -> Tensor:
         query = case.q[first : first + count].double()
         at, seen = torch.arange(start, start + count)[:, None], torch.arange(len(key))[None, :]
         hidden = seen > at
-        if facts.sliding_window is not None:
-            hidden |= seen <= at - facts.sliding_window
+        if case.window is not None:
+            hidden |= seen <= at - case.window
         scores = torch.einsum("qhd,khd->hqk", query, key) * facts.head_dim**-0.5
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        if facts.soft_cap is not None:
+            scores = facts.soft_cap * torch.tanh(scores / facts.soft_cap)
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if case.sinks is not None:
+            scores = torch.cat((scores, case.sinks.double()[:, None, None].expand(-1, count, 1)), -1)
+        weights = scores.softmax(-1)[..., : len(key)]
         outputs.append(torch.einsum("hqk,khd->qhd", weights, value).flatten(1))
         first += count
     return torch.cat(outputs)
@@ -137,6 +149,35 @@ def test_equals_dense_attention(dtype: torch.dtype, pool_dtype: torch.dtype, tol
         y = case.run(NativeCPU(facts, case.pool))
         assert y.dtype is dtype
         torch.testing.assert_close(y.double(), dense(case), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "pool_dtype", "tolerance"), FORMATS[:3])
+@pytest.mark.parametrize(("soft_cap", "sink"), [(0.7, False), (None, True), (50.0, True)])
+def test_soft_cap_and_sinks(
+    dtype: torch.dtype, pool_dtype: torch.dtype, tolerance: float, soft_cap: float | None, sink: bool
+) -> None:
+    for seed, (heads, kv_heads) in enumerate([(9, 3), (4, 4), (8, 1)]):
+        rng = np.random.default_rng(seed)
+        facts = facts_of(dtype, [1, 7, 16][seed], heads, kv_heads, 64, [None, 1, 33][seed])
+        facts = replace(facts, soft_cap=soft_cap, sinks=sink)
+        case = make_case(facts, pool_dtype, [(0, 1), *random_rows(rng)], seed)
+        case.q *= 4
+        case.sinks = torch.linspace(-30, 6, heads) if sink else None
+        y = case.run(NativeCPU(facts, case.pool))
+        torch.testing.assert_close(y.double(), dense(case), rtol=0, atol=tolerance)
+
+
+def test_scores_far_beyond_the_cap() -> None:
+    facts = replace(facts_of(torch.float32, 16, 2, 1, 64, None), soft_cap=5.0)
+    case = make_case(facts, torch.float32, [(200, 1), (0, 100)])
+    case.q *= 1e4
+    torch.testing.assert_close(case.run(NativeCPU(facts, case.pool)).double(), dense(case), rtol=0, atol=2e-4)
+
+
+def test_a_layer_without_the_window_that_others_have() -> None:
+    facts = replace(facts_of(torch.float32, 16, 9, 3, 64, 20), some_full=True)
+    case = make_case(facts, torch.float32, [(150, 1), (0, 60)])
+    torch.testing.assert_close(case.run(NativeCPU(facts, case.pool)).double(), dense(case), rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -269,7 +310,7 @@ def test_a_shared_prefix_changes_no_bit(page_size: int, heads: int, kv_heads: in
             table[slots[other], : keys // page_size] = table[slots[0], : keys // page_size]
     backend = NativeCPU(facts, case.pool)
     order, pieces = backend._pieces(
-        case.batch.slots_host, case.batch.starts_host, case.batch.counts_host, table.numpy(), page_size
+        case.batch.slots_host, case.batch.starts_host, case.batch.counts_host, table.numpy(), page_size, None
     )
     assert sorted(order.tolist()) == list(range(8)) and (pieces[:, 6] >= 64).any()
     together = case.run(backend)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from radixlm.kernels.native import elementwise
@@ -66,17 +67,18 @@ def test_rotary(dtype: torch.dtype, tokens: int, heads: int, head_dim: int) -> N
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("tokens", "n"), [(1, 1536), (3, 40), (2, 5), (64, 1536)])
-def test_silu_mul(dtype: torch.dtype, tokens: int, n: int) -> None:
+def test_gate_mul(dtype: torch.dtype, tokens: int, n: int) -> None:
     gate_up = random(tokens, 2 * n, dtype=dtype) * 4
     gate_up[0, 0], gate_up[0, 1] = 100.0, -100.0
     gate, up = gate_up.double().chunk(2, -1)
-    check(elementwise.silu_mul(gate_up), gate * torch.sigmoid(gate) * up, dtype)
+    check(elementwise.gate_mul(gate_up), gate * torch.sigmoid(gate) * up, dtype)
+    check(elementwise.gate_mul(gate_up, "gelu_tanh"), F.gelu(gate, approximate="tanh") * up, dtype)
 
 
 def test_nan_is_not_hidden() -> None:
     x = torch.full((2, 64), float("nan"))
     weight = torch.ones(64)
-    norm, gated = elementwise.rms_norm(x, weight, 1e-5), elementwise.silu_mul(x)
+    norm, gated = elementwise.rms_norm(x, weight, 1e-5), elementwise.gate_mul(x)
     assert norm is not None and gated is not None
     assert norm.isnan().all() and gated.isnan().all()
 
@@ -89,4 +91,4 @@ def test_what_it_cannot_do_is_left_to_torch() -> None:
     assert elementwise.rms_norm(x.T, torch.ones(4), 1e-5) is None
     assert elementwise.add_rms_norm(x, torch.randn(8, 64)[::2], ones, 1e-5) is None
     assert elementwise.rotary(x.view(4, 1, 64), ones.expand(4, 1, 64), ones.expand(4, 1, 64)) is None
-    assert elementwise.silu_mul(x[:, :32]) is None
+    assert elementwise.gate_mul(x[:, :32]) is None

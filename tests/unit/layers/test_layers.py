@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from radixlm.config.card import RopeScaling
-from radixlm.kernels.activation import silu_mul
+from radixlm.kernels.activation import gate_mul
 from radixlm.kernels.norm import add_rms_norm, rms_norm
 from radixlm.kernels.rotary import rotary
 from radixlm.layers.embedding import Embedding, Head
 from radixlm.layers.linear import Linear
 from radixlm.layers.mlp import GatedMLP
-from radixlm.layers.norm import RMSNorm
+from radixlm.layers.norm import OffsetRMSNorm, RMSNorm
 from radixlm.layers.parameter import Placement, Shard
 from radixlm.layers.rotary import Rotary
 
@@ -31,9 +31,11 @@ def test_rms_norm_and_the_residual_sum() -> None:
     assert torch.allclose(rms_norm(total, weight, 1e-5), want, atol=1e-5)
 
 
-def test_silu_mul() -> None:
+def test_gate_mul() -> None:
     gate, up = torch.randn(2, 3, 10)
-    assert torch.allclose(silu_mul(torch.cat((gate, up), 1)), gate * torch.sigmoid(gate) * up, atol=1e-6)
+    assert torch.allclose(gate_mul(torch.cat((gate, up), 1)), gate * torch.sigmoid(gate) * up, atol=1e-6)
+    want = 0.5 * gate * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3))) * up
+    assert torch.allclose(gate_mul(torch.cat((gate, up), 1), "gelu_tanh"), want, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -121,8 +123,22 @@ def test_head_answers_in_float32() -> None:
     assert Head("lm_head", 11, 4, embedding, place)(torch.ones(1, 4, dtype=torch.bfloat16)).dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_norm_whose_weight_is_stored_less_one(dtype: torch.dtype) -> None:
+    norm = OffsetRMSNorm("norm", 64, 1e-6, Placement(dtype, CPU))
+    stored = torch.randn(64).mul_(1e-3).to(dtype)
+    next(norm.parameters("")).data.copy_(stored)
+    norm.pack()
+    x = torch.randn(5, 64).to(dtype)
+    want = rms_norm(x.double(), torch.ones(64).double(), 1e-6) * (1 + stored.double())
+    assert torch.equal(norm(x), want.to(dtype)) or dtype == torch.float32
+    assert torch.allclose(norm(x).double(), want, atol=1e-6 if dtype == torch.float32 else 2e-2)
+    assert torch.equal(norm.add(torch.zeros_like(x), x.clone()), norm(x))
+    assert torch.allclose(next(norm.parameters("")).data, stored.float(), atol=1e-7)
+
+
 def test_mlp_and_norm_layers() -> None:
-    mlp, norm = GatedMLP(4, 6, False, PLACE), RMSNorm("norm", 4, 1e-6, PLACE)
+    mlp, norm = GatedMLP(4, 6, False, "silu", PLACE), RMSNorm("norm", 4, 1e-6, PLACE)
     weights = {}
     for parameter in (*mlp.parameters("mlp."), *norm.parameters("")):
         parameter.data.copy_(torch.randn(parameter.data.shape))

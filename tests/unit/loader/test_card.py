@@ -71,10 +71,36 @@ def test_what_families_leave_unsaid(tmp_path: Path) -> None:
 
 def test_sliding_window_of_some_layers(tmp_path: Path) -> None:
     sliding = QWEN | {"use_sliding_window": True, "sliding_window": 512}
-    assert card(tmp_path, sliding | {"max_window_layers": 0}).sliding_window == 512
+
+    def windows(**more: Any) -> list[int | None]:
+        got = card(tmp_path, sliding | more)
+        return [got.window(layer) for layer in range(got.num_layers)]
+
+    assert windows(max_window_layers=0) == [512] * 4
+    assert windows(max_window_layers=2) == [None, None, 512, 512]
     assert card(tmp_path, sliding | {"max_window_layers": 4}).sliding_window is None
-    assert card(tmp_path, sliding | {"layer_types": ["sliding_attention"] * 4}).sliding_window == 512
-    assert "2 of 4 layers" in refusal(tmp_path, sliding | {"max_window_layers": 2})
+    assert windows(layer_types=["sliding_attention"] * 4) == [512] * 4
+    assert windows(layer_types=["full_attention", "sliding_attention"] * 2) == [None, 512] * 2
+    assert card(tmp_path, sliding | {"layer_types": ["full_attention"] * 4}).sliding_window is None
+    assert "3 layer_types for 4 layers" in refusal(tmp_path, sliding | {"layer_types": ["full_attention"] * 3})
+    assert "linear_attention" in refusal(tmp_path, sliding | {"layer_types": ["linear_attention"] * 4})
+
+
+def test_gemma2_as_it_is_published(tmp_path: Path) -> None:
+    """Of what its config.json leaves out, a window in every other layer, from the first one on."""
+    published = SMALL | {
+        "architectures": ["Gemma2ForCausalLM"],
+        "max_position_embeddings": 8192,
+        "hidden_act": "gelu_pytorch_tanh",
+    }
+    got = card(tmp_path, published | {"sliding_window": 4096, "query_pre_attn_scalar": 144})
+    assert [got.window(layer) for layer in range(4)] == [4096, None] * 2
+    assert (got.attention_scale, got.hidden_act, got.head_dim) == (1 / 12, "gelu_tanh", 256)
+    assert (got.attention_soft_cap, got.logit_soft_cap, got.tie_word_embeddings) == (50.0, 30.0, True)
+    uncapped = card(tmp_path, published | {"attn_logit_softcapping": None, "final_logit_softcapping": None})
+    assert (uncapped.attention_soft_cap, uncapped.logit_soft_cap) == (None, None)
+    assert "attn_logit_softcapping" in refusal(tmp_path, published | {"attn_logit_softcapping": -1})
+    assert "both directions" in refusal(tmp_path, published | {"use_bidirectional_attention": True})
 
 
 def test_rope_scaling_in_both_spellings(tmp_path: Path) -> None:

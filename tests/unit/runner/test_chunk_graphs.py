@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionFacts, RowBatch
+from radixlm.attention.base import AttentionFacts, AttentionLayer, RowBatch
 from radixlm.attention.device import DeviceAttention
 from radixlm.attention.torch_native import TorchNative
 from radixlm.cache.pools.mha import MHAPool
@@ -32,9 +32,9 @@ class Stored(DeviceAttention):
     def prepare(self, batch: RowBatch) -> Any:
         return self._inner.prepare(batch)
 
-    def attend(self, layer: int, q: Tensor, out: Tensor, scale: float, batch: RowBatch, meta: Any) -> None:
-        k, v = (side[layer].index_select(0, batch.kv_index) for side in (self.pool.keys, self.pool.values))
-        out.copy_(self._inner.forward(layer, q, k, v, scale, batch, meta))
+    def attend(self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, meta: Any) -> None:
+        k, v = (side[layer.index].index_select(0, batch.kv_index) for side in (self.pool.keys, self.pool.values))
+        out.copy_(self._inner.forward(layer, q, k, v, batch, meta))
 
     def plan_decode(self, batch: RowBatch) -> Any:
         raise NotImplementedError
@@ -69,7 +69,7 @@ def run(graphs: ChunkGraphs, bench: Bench, attention: Stored, plan: StepPlan, si
     meta = attention.prepare(batch)
 
     def attend(at: Break) -> None:
-        attention.attend(at.layer, at.q[:tokens], at.out[:tokens], at.scale, batch, meta)
+        attention.attend(at.layer, at.q[:tokens], at.out[:tokens], batch, meta)
 
     with torch.inference_mode():
         graphs._forward(size, graphs._breaking(size, attend), None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionFacts, ForwardContext, RowBatch
+from radixlm.attention.base import ForwardContext, RowBatch
 from radixlm.attention.native_cpu import NativeCPU
 from radixlm.attention.torch_native import TorchNative
 from radixlm.cache.pools.mha import MHAPool
@@ -18,11 +18,21 @@ from radixlm.models.table import ARCHITECTURES
 from radixlm.runner.rows import Rows
 from radixlm.runner.short_steps import ShortSteps
 from radixlm.runner.staging import Staging
+from tests.helpers.forward import attention_facts
 from tests.helpers.tiny import CARD, CPU
 
 pytestmark = pytest.mark.skipif(library() is None, reason=str(why_not()))
 LLAMA = msgspec.structs.replace(CARD, hidden_size=32, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=40)
 QWEN3 = msgspec.structs.replace(LLAMA, architecture="Qwen3ForCausalLM", qk_norm=True)
+GEMMA2 = msgspec.structs.replace(
+    LLAMA,
+    architecture="Gemma2ForCausalLM",
+    hidden_act="gelu_tanh",
+    norms_per_layer=4,
+    sliding_window=5,
+    full_layers=(1,),
+    attention_soft_cap=2.0,
+)
 PAGE, PAGES_PER_SLOT = 4, 12
 
 
@@ -33,7 +43,7 @@ def parts(card: ModelCard, dtype: torch.dtype, backend: type) -> tuple[Decoder, 
     pool = MHAPool(64, PAGE, card.num_layers, card.num_kv_heads, card.head_dim, dtype, CPU)
     for tensor in (*pool.keys, *pool.values):
         tensor.zero_()
-    facts = AttentionFacts("cpu", dtype, PAGE, card.num_heads, card.num_kv_heads, card.head_dim, None)
+    facts = attention_facts(card, dtype, PAGE)
     rows = Rows(4, PAGES_PER_SLOT, card.vocab_size, Staging(CPU))
     rows.page_table[:4] = torch.arange(1, 1 + 4 * PAGES_PER_SLOT, dtype=torch.int32).view(4, -1)
     return model, pool, backend(facts, pool), rows
@@ -60,7 +70,7 @@ def batch_of(rows: Rows, steps: list[tuple[int, int, int]]) -> RowBatch:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("card", [LLAMA, QWEN3], ids=["llama", "qwen3"])
+@pytest.mark.parametrize("card", [LLAMA, QWEN3, GEMMA2], ids=["llama", "qwen3", "gemma2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_equal_to_eager(card: ModelCard, dtype: torch.dtype) -> None:
     model, pool, attention, rows = parts(card, dtype, NativeCPU)

@@ -69,8 +69,10 @@ inline void interleave(const bf16* even, const bf16* odd, bf16* to) {
 
 struct Shape {
   int heads, kv_heads, head_dim;
-  ptrdiff_t window;  // 0: none
-  float scale;       // of the scores, times log2 e
+  ptrdiff_t window;    // 0: none
+  float scale;         // of the scores, times log2 e
+  float cap;           // the soft cap in units of the scores, 0: none
+  const float* sinks;  // in units of scaled scores, for each query head; null: none
 };
 
 struct Rows {
@@ -177,6 +179,10 @@ class Worker {
       convert(q + at / shape.heads * q_row + at % shape.heads * hd, queries + r * hd, hd);
       peaks[r] = LOWEST;
       store(totals + r * W, zero());
+      if (shape.sinks) {  // as if a key with this score and a value of zero had been seen
+        peaks[r] = shape.sinks[at % shape.heads] * 1.44269504f / shape.scale;
+        totals[r * W] = 1;
+      }
     }
     std::memset(outputs, 0, sizeof(float) * heads * n * hd);
     start = piece.shared;  // as good as any position after these keys
@@ -295,6 +301,7 @@ class Worker {
         each<PANEL>([&](int v) INLINE { scores[t][p * PANEL + v] = sums[t][v]; });
       });
     });
+    if (shape.cap > 0) each<ROWS>([&](int t) INLINE { soften(scores[t]); });
     bool edge = block + KEYS > low + 1 || (shape.window && block <= high - shape.window);
     if (edge) each<ROWS>([&](int t) INLINE { mask(scores[t], start + (j + t) / group - block); });
     alignas(64) M weights[ROWS * KEYS];
@@ -303,6 +310,14 @@ class Worker {
     for (int v = 0; v < hd / W; v += PANEL)
       tile_for<Accumulate<M>>(ROWS, value_width(v))(weights, KEYS, values + v * (KEYS / K) * STEP<M>, (seen + K - 1) / K,
                                                     outputs + i * hd + v * W, hd);
+  }
+
+  // cap * tanh(score / cap), where `shape.scale` is yet to be multiplied with both.
+  INLINE void soften(vf* scores) const {
+    each<KEY_VECTORS>([&](int v) INLINE {
+      vf x = vmax(scores[v] * splat(2 * 1.44269504f / shape.cap), splat(-120.0f));
+      scores[v] = splat(shape.cap) * (splat(2.0f) / (splat(1.0f) + exp2v<float>(splat(0.0f) - x)) - splat(1.0f));
+    });
   }
 
   // Hides the keys that a token does not see; `position` is the token's, counted from the block's first key.
@@ -357,6 +372,7 @@ struct radixlm_step {
   const int32_t *slots, *starts, *offsets, *order, *page_table, *pieces;
   const int64_t* index;
   int64_t page_table_row, page_size, tokens, num_pieces, heads, kv_heads, head_dim, window, keys_to_read;
+  float soft_cap;  // 0: none
 };
 }
 
@@ -364,8 +380,9 @@ namespace {
 
 template <class TQ, class TKV>
 void attention(const radixlm_step* s, const TQ* q, const TQ* k, const TQ* v, ptrdiff_t q_row, ptrdiff_t k_row,
-               ptrdiff_t v_row, TKV* keys, TKV* values, float scale, TQ* out) {
-  Shape shape{int(s->heads), int(s->kv_heads), int(s->head_dim), s->window, scale * 1.44269504f};
+               ptrdiff_t v_row, TKV* keys, TKV* values, float scale, const float* sinks, TQ* out) {
+  Shape shape{int(s->heads), int(s->kv_heads), int(s->head_dim), s->window, scale * 1.44269504f, s->soft_cap / scale,
+              sinks};
   Rows rows{s->slots, s->starts, s->offsets, s->order, s->page_table, s->page_table_row, s->page_size};
   const Piece* pieces = reinterpret_cast<const Piece*>(s->pieces);
   int numbers = shape.kv_heads * shape.head_dim;
@@ -396,9 +413,9 @@ int64_t radixlm_attention_keys() { return KEYS; }  // what rows share is counted
 #define ATTENTION(TQ, TKV)                                                                                            \
   void radixlm_attention_##TQ##_##TKV(const radixlm_step* step, const void* q, const void* k, const void* v,          \
                                       int64_t q_row, int64_t k_row, int64_t v_row, void* keys, void* values,          \
-                                      float scale, void* out) {                                                       \
-    attention(step, (const TQ*)q, (const TQ*)k, (const TQ*)v, q_row, k_row, v_row, (TKV*)keys, (TKV*)values, scale, \
-              (TQ*)out);                                                                                              \
+                                      float scale, const float* sinks, void* out) {                                   \
+    attention(step, (const TQ*)q, (const TQ*)k, (const TQ*)v, q_row, k_row, v_row, (TKV*)keys, (TKV*)values, scale,   \
+              sinks, (TQ*)out);                                                                                       \
   }
 
 ATTENTION(bf16, bf16)

@@ -31,8 +31,8 @@ float inverse_rms(const T* x, ptrdiff_t n, float eps) {
   return 1.0f / std::sqrt(sum(squares) / float(n) + eps);
 }
 
-template <class T>
-void scale_by(const T* x, const T* weight, float by, T* y, ptrdiff_t n) {
+template <class T, class TW>
+void scale_by(const T* x, const TW* weight, float by, T* y, ptrdiff_t n) {
   ptrdiff_t i = 0;
   for (; i + W <= n; i += W) store(y + i, load(x + i) * splat(by) * load(weight + i));
   if (i < n) {
@@ -42,8 +42,8 @@ void scale_by(const T* x, const T* weight, float by, T* y, ptrdiff_t n) {
 }
 
 // Vector v of x begins at x + v / heads * x_row + v % heads * n; of y likewise.
-template <class T>
-void rms_norm(const T* x, ptrdiff_t x_row, ptrdiff_t heads, const T* weight, T* y, ptrdiff_t y_row, ptrdiff_t vectors,
+template <class T, class TW>
+void rms_norm(const T* x, ptrdiff_t x_row, ptrdiff_t heads, const TW* weight, T* y, ptrdiff_t y_row, ptrdiff_t vectors,
               ptrdiff_t n, float eps) {
   each_token(vectors, n, [=](ptrdiff_t v) {
     const T* from = x + v / heads * x_row + v % heads * n;
@@ -51,8 +51,8 @@ void rms_norm(const T* x, ptrdiff_t x_row, ptrdiff_t heads, const T* weight, T* 
   });
 }
 
-template <class T>
-void add_rms_norm(const T* x, T* residual, const T* weight, T* y, ptrdiff_t tokens, ptrdiff_t n, float eps) {
+template <class T, class TW>
+void add_rms_norm(const T* x, T* residual, const TW* weight, T* y, ptrdiff_t tokens, ptrdiff_t n, float eps) {
   each_token(tokens, n, [=](ptrdiff_t t) {
     const T* from = x + t * n;
     T* to = residual + t * n;
@@ -90,21 +90,31 @@ void rotary(const T* x, ptrdiff_t x_row, const float* cos, const float* sin, T* 
   });
 }
 
-inline vf silu(vf x) {
-  vf e = exp2v<float>(vmax(x, splat(-87.0f)) * splat(-1.44269504f));
+// x * sigmoid(by)
+inline vf gate(vf x, vf by) {
+  vf e = exp2v<float>(vmax(by, splat(-87.0f)) * splat(-1.44269504f));
   return x / (splat(1.0f) + e);
 }
 
-template <class T>
-void silu_mul(const T* gate_up, T* y, ptrdiff_t tokens, ptrdiff_t n) {
+struct Silu {
+  static vf of(vf x) { return gate(x, x); }
+};
+
+// (1 + tanh(z)) / 2 is the sigmoid of 2 z.
+struct GeluTanh {
+  static vf of(vf x) { return gate(x, x * splat(1.59576912f) * fma(x * x, splat(0.044715f), splat(1.0f))); }
+};
+
+template <class F, class T>
+void gate_mul(const T* gate_up, T* y, ptrdiff_t tokens, ptrdiff_t n) {
   each_token(tokens, 4 * n, [=](ptrdiff_t t) {
     const T *gate = gate_up + t * 2 * n, *up = gate + n;
     T* to = y + t * n;
     ptrdiff_t i = 0;
-    for (; i + W <= n; i += W) store(to + i, silu(load(gate + i)) * load(up + i));
+    for (; i + W <= n; i += W) store(to + i, F::of(load(gate + i)) * load(up + i));
     if (i < n) {
       int rest = int(n - i);
-      store_some(to + i, silu(load_some(gate + i, rest)) * load_some(up + i, rest), rest);
+      store_some(to + i, F::of(load_some(gate + i, rest)) * load_some(up + i, rest), rest);
     }
   });
 }
@@ -113,21 +123,32 @@ void silu_mul(const T* gate_up, T* y, ptrdiff_t tokens, ptrdiff_t n) {
 
 extern "C" {
 
+#define NORMS(T, TW)                                                                                                   \
+  void radixlm_rms_norm_##T##_##TW(const void* x, int64_t x_row, int64_t heads, const void* weight, void* y,           \
+                                   int64_t y_row, int64_t vectors, int64_t n, float eps) {                             \
+    rms_norm((const T*)x, x_row, heads, (const TW*)weight, (T*)y, y_row, vectors, n, eps);                             \
+  }                                                                                                                    \
+  void radixlm_add_rms_norm_##T##_##TW(const void* x, void* residual, const void* weight, void* y, int64_t tokens,     \
+                                       int64_t n, float eps) {                                                         \
+    add_rms_norm((const T*)x, (T*)residual, (const TW*)weight, (T*)y, tokens, n, eps);                                 \
+  }
+
+NORMS(bf16, bf16)
+NORMS(bf16, float)
+NORMS(f16, f16)
+NORMS(f16, float)
+NORMS(float, float)
+
 #define ELEMENTWISE(T)                                                                                                 \
-  void radixlm_rms_norm_##T(const void* x, int64_t x_row, int64_t heads, const void* weight, void* y, int64_t y_row,   \
-                            int64_t vectors, int64_t n, float eps) {                                                   \
-    rms_norm((const T*)x, x_row, heads, (const T*)weight, (T*)y, y_row, vectors, n, eps);                              \
-  }                                                                                                                    \
-  void radixlm_add_rms_norm_##T(const void* x, void* residual, const void* weight, void* y, int64_t tokens, int64_t n, \
-                                float eps) {                                                                           \
-    add_rms_norm((const T*)x, (T*)residual, (const T*)weight, (T*)y, tokens, n, eps);                                  \
-  }                                                                                                                    \
   void radixlm_rotary_##T(const void* x, int64_t x_row, const void* cos, const void* sin, void* y, int64_t tokens,     \
                           int64_t heads, int64_t head_dim) {                                                           \
     rotary((const T*)x, x_row, (const float*)cos, (const float*)sin, (T*)y, tokens, heads, head_dim);                  \
   }                                                                                                                    \
   void radixlm_silu_mul_##T(const void* gate_up, void* y, int64_t tokens, int64_t n) {                                 \
-    silu_mul((const T*)gate_up, (T*)y, tokens, n);                                                                     \
+    gate_mul<Silu>((const T*)gate_up, (T*)y, tokens, n);                                                               \
+  }                                                                                                                    \
+  void radixlm_gelu_tanh_mul_##T(const void* gate_up, void* y, int64_t tokens, int64_t n) {                            \
+    gate_mul<GeluTanh>((const T*)gate_up, (T*)y, tokens, n);                                                           \
   }
 
 ELEMENTWISE(bf16)
