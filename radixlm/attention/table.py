@@ -68,9 +68,6 @@ def choose(facts: AttentionFacts, device: DeviceConfig) -> tuple[Maker, str]:
 
 def choose_for_encoder(facts: AttentionFacts, device: DeviceConfig) -> tuple[Maker, str]:
     """`choose` for a model that does not decode."""
-    for name in ("decode_attention_backend", "prefill_attention_backend"):
-        if getattr(device, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')}: an encoder has one kind of step; see --attention-backend")
     kind, verdicts = ENCODER_BACKENDS.choose(device.attention_backend, lambda kind: kind.why_not(facts))
     return partial(kind, facts), _explain(verdicts)
 

@@ -5,7 +5,7 @@ Words become values in config/flags.py; here they are only told apart. Knows no 
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -164,11 +164,8 @@ def _accept(name: str, value: Any) -> Any:
     return value
 
 
-def read_serve(argv: Sequence[str], choices: Mapping[str, Sequence[str]] | None = None) -> Config:
-    """The configuration that the words of `radixlm serve` ask for; ConfigError, one line, when they cannot be honoured.
-
-    `choices` restricts flags, by flat name, to values that only a plug-in table knows, such as the attention backends.
-    """
+def read_serve(argv: Sequence[str]) -> Config:
+    """The configuration that the words of `radixlm serve` ask for; ConfigError when they cannot be honoured."""
     given = split(argv)
     complaints = [text for row, value in given.manifest if (text := row.complaint(value))]
     if complaints:
@@ -184,17 +181,13 @@ def read_serve(argv: Sequence[str], choices: Mapping[str, Sequence[str]] | None 
         model = given.positional[0]
         if line.setdefault("model_path", model) != model:
             raise ConfigError(f"two models are named: {model} and --model-path {line['model_path']}")
-    values |= line
-    for name, allowed in (choices or {}).items():
-        if values.get(name) is not None and values[name] not in allowed:
-            raise ConfigError(f"{known[name].option}: {values[name]!r} is not one of: {', '.join(allowed)}")
-    return Config.from_flat(values)
+    return Config.from_flat(values | line)
 
 
-def parse_serve(argv: Sequence[str], choices: Mapping[str, Sequence[str]] | None = None) -> Config:
+def parse_serve(argv: Sequence[str]) -> Config:
     """`read_serve` for the command line: an error is one line on stderr and exit code 2."""
     try:
-        return read_serve(argv, choices)
+        return read_serve(argv)
     except ConfigError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         raise SystemExit(2) from None

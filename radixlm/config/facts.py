@@ -16,13 +16,22 @@ _SEED_LIMIT = 2**30
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """One CUDA device. `capability` is its compute capability, such as (9, 0); `sms` counts its multiprocessors."""
+    """One CUDA device. `capability` is its compute capability, such as (9, 0); `sms` counts its multiprocessors.
+
+    `integrated`: it has no memory but the host's, which both use.
+    """
 
     name: str
     memory_bytes: int
     available_bytes: int
     sms: int
     capability: tuple[int, int]
+    integrated: bool = False
+
+    @property
+    def bf16(self) -> bool:
+        """Whether it multiplies bfloat16."""
+        return self.capability >= (8, 0)
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,11 @@ class CgroupLimits:
     memory_bytes: int | None = None
     available_bytes: int | None = None
     cores: int | None = None
+
+
+def free_ram_bytes() -> int:
+    """RAM that is free to take, page cache that the kernel would give back included, cgroup limits respected."""
+    return _smaller(psutil.virtual_memory().available, cgroup_limits().available_bytes)
 
 
 def probe_host() -> HardwareFacts:

@@ -12,6 +12,13 @@ from functools import cache
 from typing import Any
 
 from radixlm.base.errors import ConfigError
+from radixlm.config.attention_names import (
+    DECODE_BACKENDS,
+    ENCODER_BACKENDS,
+    PREFILL_BACKENDS,
+    decode_backend,
+    prefill_backend,
+)
 from radixlm.config.flags import (
     REQUIRED,
     FlagField,
@@ -21,6 +28,7 @@ from radixlm.config.flags import (
     human_int,
     increasing,
     json_text,
+    option_of,
     refuse_idle,
     strictly_between,
     string_labels,
@@ -201,12 +209,23 @@ class DeviceConfig:
     """What the scheduler process and the runner read."""
 
     device: str = flag("auto", "where the model runs", choices=("auto", "cpu", "cuda"))
-    attention_backend: str | None = flag(None, "attention implementation; the best that fits when unset")
+    attention_backend: str | None = flag(
+        None,
+        "attention implementation; the best that fits when unset; `full` is that of encoders",
+        parse=decode_backend,
+        choices=(*DECODE_BACKENDS, *ENCODER_BACKENDS),
+    )
     prefill_attention_backend: str | None = flag(
-        None, "attention implementation of steps with prompt tokens, where another than for decoding is wanted"
+        None,
+        "attention implementation of steps with prompt tokens, where another than for decoding is wanted",
+        parse=prefill_backend,
+        choices=PREFILL_BACKENDS,
     )
     decode_attention_backend: str | None = flag(
-        None, "attention implementation of decoding rows, where another than for prompts is wanted"
+        None,
+        "attention implementation of decoding rows, where another than for prompts is wanted",
+        parse=decode_backend,
+        choices=DECODE_BACKENDS,
     )
     cuda_graph_backend_decode: str | None = flag(
         None, "whether decode steps are captured as CUDA graphs", choices=("full", "disabled")
@@ -234,7 +253,9 @@ class DeviceConfig:
     disable_prefill_cuda_graph: bool = flag(False, "do not capture steps with prompt tokens")
     disable_cuda_graph: bool = flag(False, "capture nothing (deprecated spelling)")
     disable_cuda_graph_padding: bool = flag(
-        False, "capture every size up to the largest in place of rounding up to the next captured one"
+        False,
+        "capture every size up to the largest in place of rounding up to the next captured one",
+        idle_with="cuda_graph_bs_decode",
     )
     enable_deterministic_inference: bool = flag(
         False, "an answer is the same bits alone and in any batch, cached or not; costs speed on CUDA"
@@ -243,6 +264,18 @@ class DeviceConfig:
         None, "seed of dummy weights and of requests that bring none; drawn at start when unset", check=at_least(0)
     )
     watchdog_timeout: float = flag(300.0, "seconds without progress after which the server ends", check=at_least(1))
+
+    def __post_init__(self) -> None:
+        """ConfigError for settings of graphs that contradict each other, or that do nothing."""
+        refuse_idle(self)
+        for phase, captured in (("decode", "full"), ("prefill", "breakable")):
+            backend, most, sizes = f"cuda_graph_backend_{phase}", f"cuda_graph_max_bs_{phase}", f"cuda_graph_bs_{phase}"
+            for off in ("disable_cuda_graph", f"disable_{phase}_cuda_graph"):
+                if getattr(self, off) and getattr(self, backend) == captured:
+                    raise ConfigError(f"{option_of(backend)} {captured} contradicts {option_of(off)}")
+            listed, largest = getattr(self, sizes), getattr(self, most)
+            if listed is not None and largest not in (None, max(listed)):
+                raise ConfigError(f"{option_of(most)} {largest} contradicts {option_of(sizes)} up to {max(listed)}")
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from radixlm.base.errors import ConfigError
+from radixlm.config.attention_names import ENCODER_BACKENDS
 from radixlm.config.card import ModelCard
 from radixlm.config.facts import GpuFacts, HardwareFacts
+from radixlm.config.flags import option_of
 from radixlm.config.groups import Config, ScheduleConfig, fields_by_name
 
 Value = str | int | float | bool | None
@@ -34,6 +36,7 @@ _LARGE_DEVICE_MIB = 61_440
 # Device memory in MiB below which decode steps of more rows than this are not captured unasked.
 _GRAPH_ROWS = ((20_480, 128), (61_440, 1024))
 GRAPH_ROWS_WITHOUT_PADDING = 256
+MOST_GRAPHS_WITHOUT_PADDING = 1024  # a few minutes of capturing
 MOST_GRAPH_ROWS = 4096
 # With more arithmetic than this in a layer, a device is busy for longer than its launches take a host.
 GRAPH_LAYER_FLOPS = 10**12
@@ -130,14 +133,35 @@ def _determinism(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iter
     yield from ()
 
 
+def _attention(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    device = state.config.device
+    asked = device.attention_backend
+    if card.encoder is None:
+        if asked in ENCODER_BACKENDS:
+            raise ConfigError(f"--attention-backend {asked} is for encoders")
+    else:
+        for name in ("decode_attention_backend", "prefill_attention_backend"):
+            if getattr(device, name) is not None:
+                raise ConfigError(f"{option_of(name)}: an encoder has one kind of step; see --attention-backend")
+        if asked not in (None, "auto", *ENCODER_BACKENDS):
+            raise ConfigError(f"--attention-backend {asked} is not for encoders; theirs: {', '.join(ENCODER_BACKENDS)}")
+    yield from ()
+
+
 def _device(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
-    asked = state.config.device.device
-    if asked == "cuda" and facts.gpu is None:
+    asked, gpu = state.config.device.device, facts.gpu
+    if asked == "cuda" and gpu is None:
         raise ConfigError("--device cuda: no CUDA device was found")
-    if asked == "auto" and facts.gpu is not None:
-        yield Decision("device", "cuda", f"{facts.gpu.name} was found")
+    if gpu is not None and asked == "auto":
+        yield Decision("device", "cuda", f"{gpu.name} was found{_whose_memory(gpu)}")
+    elif gpu is not None and asked == "cuda" and gpu.integrated:
+        yield Decision("device", "cuda", f"as asked{_whose_memory(gpu)}")
     elif asked == "auto":
         yield Decision("device", "cpu", "no CUDA device was found")
+
+
+def _whose_memory(gpu: GpuFacts) -> str:
+    return "; its memory is shared with the CPU" if gpu.integrated else ""
 
 
 def _names(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
@@ -156,6 +180,8 @@ def _names(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[D
 def _dtype(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
     asked = state.config.model.dtype
     plain = {"half": "float16", "float": "float32"}.get(asked)
+    if asked == "bfloat16" and state.on_cuda and facts.gpu is not None and not facts.gpu.bf16:
+        raise ConfigError(f"--dtype bfloat16: {facts.gpu.name} has no bfloat16; set --dtype float16")
     if plain is not None:
         yield Decision("dtype", plain, f"--dtype {asked}")
     elif asked == "auto" and state.on_cuda and facts.gpu is not None:
@@ -167,7 +193,7 @@ def _dtype(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[D
 def _cuda_dtype(gpu: GpuFacts, card: ModelCard) -> Decision:
     if card.dtype != "bfloat16":
         return Decision("dtype", "float16", f"the checkpoint is {card.dtype}")
-    if gpu.capability < (8, 0):
+    if not gpu.bf16:
         return Decision("dtype", "float16", f"{gpu.name} has no bfloat16")
     return Decision("dtype", "bfloat16", "the checkpoint is bfloat16")
 
@@ -287,10 +313,23 @@ def _graphs(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[
         off = next((flag for flag, given in flags.items() if given), None)
         backend = "full" if off is None else "disabled"
         yield Decision("cuda_graph_backend_decode", backend, off or "a replayed step costs the host one launch")
+    asked = device.cuda_graph_max_bs_decode
+    if backend == "full" and device.disable_cuda_graph_padding and asked is not None:
+        _refuse_many_graphs(asked, state.config.schedule.max_running_requests)
     if backend == "full" and device.cuda_graph_bs_decode is not None:
         yield Decision("cuda_graph_max_bs_decode", max(device.cuda_graph_bs_decode), "--cuda-graph-bs-decode")
-    elif backend == "full" and device.cuda_graph_max_bs_decode is None:
+    elif backend == "full" and asked is None:
         yield _most_graph_rows(facts.gpu, device.disable_cuda_graph_padding)
+
+
+def _refuse_many_graphs(rows: int, most_running: int | None) -> None:
+    graphs = rows if most_running is None else min(rows, most_running)
+    if graphs > MOST_GRAPHS_WITHOUT_PADDING:
+        raise ConfigError(
+            f"--disable-cuda-graph-padding with --cuda-graph-max-bs-decode {rows} captures {graphs:,} graphs, one for "
+            f"each size; set --cuda-graph-max-bs-decode {MOST_GRAPHS_WITHOUT_PADDING} or less, or name the sizes: "
+            "--cuda-graph-bs-decode"
+        )
 
 
 def _most_graph_rows(gpu: GpuFacts, every_size: bool) -> Decision:
@@ -379,6 +418,7 @@ Rule = Callable[[Resolved, HardwareFacts, ModelCard], Iterator[Decision]]
 
 RULES: tuple[Rule, ...] = (
     _determinism,
+    _attention,
     _device,
     _names,
     _dtype,

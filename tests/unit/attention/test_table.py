@@ -5,13 +5,15 @@ import dataclasses
 import pytest
 import torch
 
+from radixlm.attention import table
 from radixlm.attention.base import AttentionFacts, AttentionPlugin
 from radixlm.attention.fa4 import FlashAttention4
 from radixlm.attention.flashinfer import FlashInfer
 from radixlm.attention.native_cpu import NativeCPU
-from radixlm.attention.table import choose, choose_for_encoder
+from radixlm.attention.table import choose
 from radixlm.attention.triton_paged import TritonPaged
 from radixlm.base.errors import ConfigError
+from radixlm.config import attention_names
 from radixlm.config.groups import DeviceConfig
 
 GPU = AttentionFacts("cuda", torch.bfloat16, 1, 32, 8, 128, None)
@@ -62,8 +64,12 @@ def test_what_does_not_fit_says_so(gpu: pytest.MonkeyPatch) -> None:
         choose(GPU, DeviceConfig(attention_backend="fa4"))
     with pytest.raises(ConfigError, match="torch_native and --prefill-attention-backend fa4 cannot work together"):
         choose(GPU, DeviceConfig(decode_attention_backend="torch_native", prefill_attention_backend="fa4"))
-    with pytest.raises(ConfigError, match="--prefill-attention-backend: an encoder has one kind of step"):
-        choose_for_encoder(CPU, DeviceConfig(prefill_attention_backend="full"))
+
+
+def test_the_flags_take_the_tables_names() -> None:
+    assert set(attention_names.DECODE_BACKENDS) == {"auto", *table.DECODE_BACKENDS.names()}
+    assert set(attention_names.PREFILL_BACKENDS) == {"auto", *table.PREFILL_BACKENDS.names()}
+    assert set(attention_names.ENCODER_BACKENDS) == set(table.ENCODER_BACKENDS.names())
 
 
 def test_on_the_cpu_one_backend_does_both() -> None:

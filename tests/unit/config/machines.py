@@ -57,13 +57,22 @@ def with_gpu(name: str, memory_mib: int, capability: tuple[int, int]) -> Hardwar
     return replace(SERVER_CPU, gpu=gpu)
 
 
+def one_chip(name: str, memory_mib: int, capability: tuple[int, int]) -> HardwareFacts:
+    """Host and GPU with one memory, of which other programs have 6 GiB."""
+    available_bytes = (memory_mib - 6 * 1024) * MIB
+    gpu = GpuFacts(name, memory_mib * MIB, available_bytes, sms=48, capability=capability, integrated=True)
+    return replace(SERVER_CPU, memory_bytes=memory_mib * MIB, available_bytes=available_bytes, gpu=gpu)
+
+
 MACHINES = {
     "laptop": LAPTOP,
     "server": SERVER_CPU,
     "t4": with_gpu("T4", 15_360, (7, 5)),
+    "l4": with_gpu("L4", 23_034, (8, 9)),
     "4090": with_gpu("RTX 4090", 24_564, (8, 9)),
     "a100-40": with_gpu("A100", 40_960, (8, 0)),
     "h100": with_gpu("H100", 81_559, (9, 0)),
     "h200": with_gpu("H200", 143_771, (9, 0)),
     "b200": with_gpu("B200", 183_359, (10, 0)),
+    "gb10": one_chip("GB10", 124_610, (12, 1)),
 }

@@ -13,6 +13,8 @@ from radixlm.config.flags import option_of
 from radixlm.config.groups import fields_by_name, sections
 from radixlm.config.manifest import rows
 
+ATTENTION = "auto, triton, native_cpu, torch_native, flashinfer"
+
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     """The one line on stderr with which `argv` is refused."""
@@ -183,13 +185,22 @@ def test_bad_lines(words: str, part: str, capsys: pytest.CaptureFixture[str]) ->
     assert part in refused(capsys, *words.split())
 
 
-def test_choices_from_plug_in_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    choices = {"attention_backend": ["torch_native"]}
-    assert read_serve(["m"], choices).device.attention_backend is None
-    assert read_serve(["m", "--attention-backend", "torch_native"], choices).device.attention_backend == "torch_native"
-    with pytest.raises(SystemExit):
-        parse_serve(["m", "--attention-backend", "fa3"], choices)
-    assert capsys.readouterr().err == "radixlm: --attention-backend: 'fa3' is not one of: torch_native\n"
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--attention-backend nosuch", f"'nosuch' is not one of: {ATTENTION}, full"),
+        ("--prefill-attention-backend full", f"'full' is not one of: {ATTENTION}, fa4"),
+        ("--decode-attention-backend full", f"'full' is not one of: {ATTENTION}"),
+        ("--attention-backend fa4", "'fa4' is for prompts: --prefill-attention-backend fa4"),
+        ("--decode-attention-backend fa4", "'fa4' is for prompts: --prefill-attention-backend fa4"),
+        *(
+            (f"{option} fa3", "'fa3' is on no package index; flashinfer runs FlashAttention-3 on Hopper")
+            for option in ("--attention-backend", "--prefill-attention-backend", "--decode-attention-backend")
+        ),
+    ],
+)
+def test_attention_backends_that_do_not_exist(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "m", *words.split()) == f"{words.split()[0]}: {line}"
 
 
 # ---- YAML -------------------------------------------------------------------------------------------------------

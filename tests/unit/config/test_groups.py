@@ -119,8 +119,43 @@ def test_names_of_every_spelling() -> None:
     [
         ({"enable_priority_scheduling": True, "schedule_policy": "lpm"}, "needs fcfs or lof, not lpm"),
         ({"retraction_policy": "priority"}, "needs --enable-priority-scheduling"),
+        *(
+            (
+                {f"cuda_graph_backend_{phase}": kind, off: True},
+                f"--cuda-graph-backend-{phase} {kind} contradicts --disable-",
+            )
+            for phase, kind in (("decode", "full"), ("prefill", "breakable"))
+            for off in ("disable_cuda_graph", f"disable_{phase}_cuda_graph")
+        ),
+        *(
+            (
+                {f"cuda_graph_max_bs_{phase}": 8, f"cuda_graph_bs_{phase}": [64, 1]},
+                f"--cuda-graph-max-bs-{phase} 8 contradicts --cuda-graph-bs-{phase} up to 64",
+            )
+            for phase in ("decode", "prefill")
+        ),
+        (
+            {"disable_cuda_graph_padding": True, "cuda_graph_bs_decode": [1]},
+            "--disable-cuda-graph-padding does nothing with --cuda-graph-bs-decode",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(values: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         Config.from_flat({"model_path": "demo", **values})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {
+            "cuda_graph_backend_decode": "full",
+            "disable_prefill_cuda_graph": True,
+            "cuda_graph_backend_prefill": "disabled",
+        },
+        {"cuda_graph_backend_decode": "disabled", "disable_cuda_graph": True},
+        {"cuda_graph_max_bs_decode": 8, "cuda_graph_bs_decode": [8, 1], "cuda_graph_max_bs_prefill": 4},
+    ],
+)
+def test_settings_of_graphs_that_agree_are_taken(values: dict[str, Any]) -> None:
+    Config.from_flat({"model_path": "demo", **values})

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from radixlm.base.errors import ConfigError
+from radixlm.config.card import EncoderCard
 from radixlm.config.facts import HardwareFacts
 from radixlm.config.groups import Config
 from radixlm.config.resolve import Decision, Resolved, resolve
@@ -30,6 +32,8 @@ SNAPSHOT = {
     ("h100", "qwen3-8b"): ("cuda", "bfloat16", 1, 8192, None, 1, 0.835, None),
     ("h100", "long-fp32"): ("cuda", "float16", 1, 8192, None, 1, 0.835, None),
     ("h200", "qwen3-8b"): ("cuda", "bfloat16", 1, 8192, None, 1, 0.907, None),
+    ("l4", "qwen3-8b"): ("cuda", "bfloat16", 1, 4096, None, 1, 0.701, None),
+    ("gb10", "qwen3-8b"): ("cuda", "bfloat16", 1, 8192, None, 1, 0.892, None),
     ("b200", "qwen3-8b"): ("cuda", "bfloat16", 1, 16_384, None, 1, 0.857, None),
 }
 
@@ -89,6 +93,14 @@ def test_names_and_seed() -> None:
     assert config.device.random_seed == 7
 
 
+def test_memory_of_one_chip_is_said_to_be_shared() -> None:
+    for asked, reason in (("auto", "GB10 was found"), ("cuda", "as asked")):
+        state = run(MACHINES["gb10"], device=asked)
+        shared = f"{reason}; its memory is shared with the CPU"
+        assert state.decision("device") == Decision("device", "cuda", shared)
+    assert run(MACHINES["l4"], device="cuda").decision("device") is None
+
+
 def test_device() -> None:
     with pytest.raises(ConfigError, match="--device cuda: no CUDA device was found"):
         run(device="cuda")
@@ -101,6 +113,30 @@ def test_device() -> None:
 )
 def test_explicit_dtypes_on_the_cpu(asked: str, got: str) -> None:
     assert run(dtype=asked).config.model.dtype == got
+
+
+def test_bfloat16_where_there_is_none() -> None:
+    with pytest.raises(ConfigError, match="--dtype bfloat16: T4 has no bfloat16; set --dtype float16"):
+        run(MACHINES["t4"], dtype="bfloat16")
+    assert run(MACHINES["t4"], dtype="bfloat16", device="cpu").config.model.dtype == "bfloat16"
+    assert run(MACHINES["l4"], dtype="bfloat16").config.model.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("flags", "encoder", "complaint"),
+    [
+        ({"attention_backend": "full"}, False, "--attention-backend full is for encoders"),
+        ({"attention_backend": "triton"}, True, "--attention-backend triton is not for encoders; theirs: full"),
+        ({"decode_attention_backend": "triton"}, True, "--decode-attention-backend: an encoder has one kind of step"),
+        ({"prefill_attention_backend": "auto"}, True, "--prefill-attention-backend: an encoder has one kind of step"),
+    ],
+)
+def test_attention_backends_of_encoders_and_of_others(flags: dict[str, Any], encoder: bool, complaint: str) -> None:
+    card = msgspec.structs.replace(SMOLLM2, encoder=EncoderCard(layer_norm_eps=1e-12) if encoder else None)
+    with pytest.raises(ConfigError, match=complaint):
+        resolve(Config.from_flat({"model_path": "m", **flags}), LAPTOP, card)
+    fitting = {"attention_backend": "full" if encoder else "auto"}
+    resolve(Config.from_flat({"model_path": "m", **fitting}), LAPTOP, card)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -169,12 +205,11 @@ def test_memory_share_on_cuda_follows_the_chunk() -> None:
         ("4090", {}, "full", 1024),
         ("t4", {}, "full", 128),
         ("h200", {"cuda_graph_max_bs_decode": 7}, "full", 7),
-        ("h200", {"cuda_graph_bs_decode": [9, 3], "cuda_graph_max_bs_decode": 7}, "full", 9),
+        ("h200", {"cuda_graph_bs_decode": [9, 3]}, "full", 9),
         ("h200", {"disable_cuda_graph_padding": True}, "full", 256),
         ("t4", {"disable_cuda_graph_padding": True}, "full", 128),
         ("h200", {"disable_cuda_graph": True}, "disabled", None),
         ("h200", {"disable_decode_cuda_graph": True}, "disabled", None),
-        ("h200", {"disable_cuda_graph": True, "cuda_graph_backend_decode": "full"}, "full", 4096),
         ("h200", {"cuda_graph_backend_decode": "disabled"}, "disabled", None),
         ("server", {}, None, None),
     ],
@@ -184,6 +219,17 @@ def test_decode_graphs(machine: str, flags: dict[str, Any], backend: str | None,
     assert state.config.device.cuda_graph_backend_decode == backend
     assert state.config.device.cuda_graph_max_bs_decode == rows
     assert state.decode_graphs == (backend == "full")
+
+
+def test_no_one_waits_for_thousands_of_captures() -> None:
+    many: dict[str, Any] = {"disable_cuda_graph_padding": True, "cuda_graph_max_bs_decode": 4096}
+    with pytest.raises(ConfigError, match="--cuda-graph-max-bs-decode 4096 captures 4,096 graphs, one for each size"):
+        run(MACHINES["h200"], **many)
+    with pytest.raises(ConfigError, match="captures 2,000 graphs"):
+        run(MACHINES["h200"], **many, max_running_requests=2000)
+    for fewer in ({"max_running_requests": 64}, {"disable_cuda_graph": True}, {"cuda_graph_max_bs_decode": 1024}):
+        run(MACHINES["h200"], **{**many, **fewer})
+    run(LAPTOP, **many)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +243,6 @@ def test_decode_graphs(machine: str, flags: dict[str, Any], backend: str | None,
         ("qwen3-8b", {"disable_cuda_graph": True}, "disabled", None),
         ("qwen3-8b", {"disable_prefill_cuda_graph": True}, "disabled", None),
         ("qwen3-8b", {"disable_decode_cuda_graph": True}, "breakable", 2560),
-        ("qwen3-8b", {"disable_cuda_graph": True, "cuda_graph_backend_prefill": "breakable"}, "breakable", 2560),
         ("qwen3-8b", {"device": "cpu"}, None, None),
     ],
 )
