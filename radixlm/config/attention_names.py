@@ -1,8 +1,15 @@
 """The names that the flags of attention backends take: `auto`, and those of radixlm.attention's tables."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 DECODE_BACKENDS = ("auto", "triton", "native_cpu", "torch_native", "flashinfer")
 PREFILL_BACKENDS = (*DECODE_BACKENDS, "fa4")
 ENCODER_BACKENDS = ("full",)
+# The others run on both.
+DEVICES: Mapping[str, str] = MappingProxyType(
+    {"triton": "cuda", "native_cpu": "cpu", "flashinfer": "cuda", "fa4": "cuda"}
+)
 
 
 def prefill_backend(word: str) -> str:

@@ -14,7 +14,8 @@ from radixlm.config.resolve import Decision, Resolved, known
 
 GIB = 2**30
 SHORT_REQUEST_TOKENS = 256  # a server that cannot hold even this is not started
-# Of available memory: the most that is suggested, and that a default share grows to so that a large model can start.
+ANSWER_TOKENS = 1024  # that the pool of a GPU holds beside a prompt chunk, or its default share grows
+# Of available memory: the most that is suggested, and that a default share grows to so that a large model is of use.
 HIGHEST_FRACTION = 0.9
 ELEMENT_BYTES: Mapping[str, int] = MappingProxyType({"float32": 4, "float16": 2, "bfloat16": 2})
 
@@ -25,13 +26,17 @@ _RUNNING_RANGE = (2048, 4096)
 
 @dataclass(frozen=True)
 class PoolSize:
-    """The KV pool: `pages` usable pages of `tokens` in all, and `bytes` that they and the null page take."""
+    """The KV pool: `pages` usable pages of `tokens` in all, and `bytes` that they and the null page take.
+
+    `share`: what the default memory share grew to, if it did.
+    """
 
     tokens: int
     pages: int
     bytes: int
     reason: str
     warning: str | None = None
+    share: Decision | None = None
 
 
 def kv_pool_tokens(
@@ -45,23 +50,22 @@ def kv_pool_tokens(
     """The KV pool that fits beside the weights, in whole pages.
 
     `available_bytes` is what was free before the weights were loaded: device memory on CUDA, RAM on the CPU. Weights
-    and pool together take `mem_fraction_static` of it; a default share on the CPU is capped, and grows where a request
-    of full length would not fit otherwise. `room_bytes` is what was measured to be left beside weights, the largest
-    step and graphs: the pool is never larger, whatever the share. `--max-total-tokens` replaces the result, with a
-    warning when memory does not allow it. CapacityError, with what would help, when not even a short request fits.
+    and pool together take `mem_fraction_static` of it. A default share grows where it would hold less than a
+    request of full length on the CPU, a prompt chunk and an answer on CUDA; on the CPU the pool is capped too.
+    `room_bytes` is what was measured to be left beside weights, the largest step and graphs: the pool is never larger,
+    whatever the share. `--max-total-tokens` replaces the result, with a warning when memory does not allow it.
+    CapacityError, with what would help, when not even a short request fits.
     """
     page_size = resolved.page_size
     if not card.kv_layers:
         return _no_pool(resolved, weights_bytes, available_bytes)
     page_bytes = page_size * card.kv_bytes_per_token(kv_element_bytes)
     short_pages = math.ceil(min(SHORT_REQUEST_TOKENS, resolved.context_len) / page_size)
-    full_pages = math.ceil(resolved.context_len / page_size)
     share_bytes = int(available_bytes * (resolved.config.cache.mem_fraction_static or 0.0))
     reason = f"{_gib(share_bytes)} of {_gib(available_bytes)} for weights and pool"
     cap_tokens = resolved.pool_cap_tokens
-    full_bytes = weights_bytes + (full_pages + 1) * page_bytes
-    if cap_tokens is not None and share_bytes < full_bytes:
-        share_bytes = max(share_bytes, min(full_bytes, int(available_bytes * HIGHEST_FRACTION)))
+    share_bytes, share = _grown_share(resolved, weights_bytes, page_bytes, share_bytes, available_bytes)
+    if share is not None:
         reason = f"{_gib(share_bytes)} of {_gib(available_bytes)} for weights and pool, beyond the default share"
 
     pages = (share_bytes - weights_bytes) // page_bytes - 1  # one page is the null page
@@ -82,7 +86,30 @@ def kv_pool_tokens(
     if cap_tokens is not None and cap_tokens < pages * page_size:
         pages = max(math.ceil(cap_tokens / page_size), short_pages)
         reason = f"enough for {cap_tokens:,} tokens; set --mem-fraction-static or --max-total-tokens for more"
-    return PoolSize(pages * page_size, pages, (pages + 1) * page_bytes, reason)
+    return PoolSize(pages * page_size, pages, (pages + 1) * page_bytes, reason, share=share)
+
+
+def _grown_share(
+    resolved: Resolved, weights_bytes: int, page_bytes: int, share_bytes: int, available_bytes: int
+) -> tuple[int, Decision | None]:
+    """`share_bytes`, or what a share that nobody asked for grows to, with the decision about it."""
+    default = resolved.decision("mem_fraction_static")
+    if default is None:
+        return share_bytes, None
+
+    def beside_pool(tokens: int) -> int:
+        return weights_bytes + (math.ceil(tokens / resolved.page_size) + 1) * page_bytes
+
+    highest_bytes = int(available_bytes * HIGHEST_FRACTION)
+    if resolved.on_cuda:  # where the largest step is measured: no more is kept for it than it needs
+        enough_bytes, what = beside_pool(resolved.prompt_step_tokens + ANSWER_TOKENS), "a prompt chunk and an answer"
+    else:
+        enough_bytes, what = beside_pool(resolved.context_len), "a request of full length"
+        highest_bytes = min(highest_bytes, enough_bytes)
+    if share_bytes >= enough_bytes or share_bytes >= highest_bytes:
+        return share_bytes, None
+    reason = f"the default of {default.value} would hold less than {what} beside the weights"
+    return highest_bytes, Decision("mem_fraction_static", round(highest_bytes / available_bytes, 3), reason)
 
 
 def _no_pool(resolved: Resolved, weights_bytes: int, available_bytes: int) -> PoolSize:
@@ -139,9 +166,11 @@ def most_running(resolved: Resolved) -> int:
 
 
 def settle(resolved: Resolved, pool: PoolSize) -> Resolved:
-    """`resolved` with what the pool's size decides: how many requests run at once."""
-    decision = _running_limit(resolved, pool)
-    return resolved if decision is None else resolved.take(decision)
+    """`resolved` with what the pool's size decides: how many requests run at once, and a share that grew."""
+    for decision in (pool.share, _running_limit(resolved, pool)):
+        if decision is not None:
+            resolved = resolved.take(decision)
+    return resolved
 
 
 def _running_limit(resolved: Resolved, pool: PoolSize) -> Decision | None:

@@ -112,7 +112,7 @@ def json_object(word: str) -> dict[str, Any]:
     """A JSON object, parsed."""
     try:
         value = json.loads(word)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"not valid JSON ({error})") from None
     if not isinstance(value, dict):
         raise ValueError(f"must be a JSON object, not {word!r}")

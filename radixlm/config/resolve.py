@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from radixlm.base.errors import ConfigError
-from radixlm.config.attention_names import ENCODER_BACKENDS
+from radixlm.config.attention_names import DEVICES, ENCODER_BACKENDS
 from radixlm.config.card import ModelCard
 from radixlm.config.facts import GpuFacts, HardwareFacts
 from radixlm.config.flags import option_of
@@ -107,6 +107,12 @@ class Resolved:
         """Tokens per KV page."""
         return known(self.config.cache.page_size)
 
+    @property
+    def prompt_step_tokens(self) -> int:
+        """The most prompt tokens of one step."""
+        chunk_tokens = known(self.config.schedule.chunked_prefill_size)
+        return chunk_tokens if chunk_tokens > 0 else self.config.schedule.max_prefill_tokens
+
 
 def known(value: int | None) -> int:
     """A number that resolution has filled in."""
@@ -133,21 +139,6 @@ def _determinism(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iter
     yield from ()
 
 
-def _attention(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
-    device = state.config.device
-    asked = device.attention_backend
-    if card.encoder is None:
-        if asked in ENCODER_BACKENDS:
-            raise ConfigError(f"--attention-backend {asked} is for encoders")
-    else:
-        for name in ("decode_attention_backend", "prefill_attention_backend"):
-            if getattr(device, name) is not None:
-                raise ConfigError(f"{option_of(name)}: an encoder has one kind of step; see --attention-backend")
-        if asked not in (None, "auto", *ENCODER_BACKENDS):
-            raise ConfigError(f"--attention-backend {asked} is not for encoders; theirs: {', '.join(ENCODER_BACKENDS)}")
-    yield from ()
-
-
 def _device(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
     asked, gpu = state.config.device.device, facts.gpu
     if asked == "cuda" and gpu is None:
@@ -162,6 +153,25 @@ def _device(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[
 
 def _whose_memory(gpu: GpuFacts) -> str:
     return "; its memory is shared with the CPU" if gpu.integrated else ""
+
+
+def _attention(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
+    device = state.config.device
+    both = device.attention_backend
+    apart = {name: getattr(device, name) for name in ("decode_attention_backend", "prefill_attention_backend")}
+    for name, asked in {"attention_backend": both, **apart}.items():
+        if DEVICES.get(asked, device.device) != device.device:
+            raise ConfigError(f"{option_of(name)} {asked} runs on {DEVICES[asked]}, not on {device.device}")
+    if card.encoder is None:
+        if both in ENCODER_BACKENDS:
+            raise ConfigError(f"--attention-backend {both} is for encoders")
+        return
+    for name, asked in apart.items():
+        if asked is not None:
+            raise ConfigError(f"{option_of(name)}: an encoder has one kind of step; see --attention-backend")
+    if both not in (None, "auto", *ENCODER_BACKENDS):
+        raise ConfigError(f"--attention-backend {both} is not for encoders; theirs: {', '.join(ENCODER_BACKENDS)}")
+    yield from ()
 
 
 def _names(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:
@@ -362,9 +372,7 @@ def _prefill_graphs(state: Resolved, facts: HardwareFacts, card: ModelCard) -> I
 
 
 def _most_graph_tokens(state: Resolved, card: ModelCard) -> Decision:
-    schedule = state.config.schedule
-    chunk_tokens = known(schedule.chunked_prefill_size)
-    step_tokens = chunk_tokens if chunk_tokens > 0 else schedule.max_prefill_tokens
+    step_tokens = state.prompt_step_tokens
     tokens = max(GRAPH_LAYER_FLOPS // (2 * card.layer_weights) // GRAPH_TILE_TOKENS, 1) * GRAPH_TILE_TOKENS
     if tokens < step_tokens:
         return Decision(
@@ -388,9 +396,7 @@ def _memory(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[
 
 def _cuda_fraction(state: Resolved, gpu: GpuFacts) -> Decision:
     """SGLang 0.5.22's formula for one GPU: what is left after activations, a reserve and decode graphs, in MiB."""
-    schedule = state.config.schedule
-    chunk_tokens = known(schedule.chunked_prefill_size)
-    step_tokens = max(chunk_tokens if chunk_tokens > 0 else schedule.max_prefill_tokens, 2048)
+    step_tokens = max(state.prompt_step_tokens, 2048)
     memory_mib = gpu.memory_bytes / MIB
     reserved_mib = 512 + 1.5 * step_tokens + 1024 / 8
     if state.decode_graphs:
@@ -418,8 +424,8 @@ Rule = Callable[[Resolved, HardwareFacts, ModelCard], Iterator[Decision]]
 
 RULES: tuple[Rule, ...] = (
     _determinism,
-    _attention,
     _device,
+    _attention,
     _names,
     _dtype,
     _context,

@@ -12,7 +12,6 @@ import torch
 from radixlm.attention.base import AttentionBackend, AttentionFacts
 from radixlm.attention.table import Maker, choose, choose_for_encoder
 from radixlm.base import log
-from radixlm.cache.eviction.table import make_strategy
 from radixlm.cache.manager import CacheManager
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.config.capacity import (
@@ -26,24 +25,25 @@ from radixlm.config.capacity import (
     settle,
 )
 from radixlm.config.card import ModelCard
-from radixlm.config.facts import GpuFacts, HardwareFacts, probe_host
+from radixlm.config.facts import GpuFacts, HardwareFacts, free_ram_bytes, probe_host
 from radixlm.config.groups import Config
 from radixlm.config.kv_events import kv_events
 from radixlm.config.resolve import Resolved, known, resolve
 from radixlm.engine.cores import Team
 from radixlm.engine.grammars import GrammarRoom, grammar_room
 from radixlm.engine.kv_events import KvEventPublisher
+from radixlm.engine.plugins import check_plugins
 from radixlm.engine.trial import Room, measure_room, null_step, run_null_step
 from radixlm.loader.source import ModelSource
 from radixlm.loader.tokenizer import Tokenizer, load_tokenizer
 from radixlm.loader.weights import LoadedModel, load_model
 from radixlm.protocol.messages import SchedulerReady
 from radixlm.runner.capture import CaptureReport
+from radixlm.runner.memory import free_device_bytes
 from radixlm.runner.rows import Rows
 from radixlm.runner.runner import Runner
 from radixlm.runner.staging import Staging
 from radixlm.scheduler.limits import SchedulerLimits
-from radixlm.scheduler.policies.table import choose_policy
 from radixlm.scheduler.scheduler import Scheduler
 
 logger = log.get(__name__)
@@ -68,15 +68,13 @@ def probe(device: str) -> HardwareFacts:
     if device == "cpu" or not torch.cuda.is_available():
         return facts
     properties = torch.cuda.get_device_properties(0)
-    available_bytes, _ = torch.cuda.mem_get_info(0)
-    if properties.is_integrated:  # one memory for both, of which the driver counts what the host could still reclaim
-        available_bytes = min(available_bytes, facts.available_bytes)
     gpu = GpuFacts(
         properties.name,
         properties.total_memory,
-        available_bytes,
+        free_device_bytes(),
         properties.multi_processor_count,
         (properties.major, properties.minor),
+        bool(properties.is_integrated),
     )
     return dataclasses.replace(facts, gpu=gpu)
 
@@ -85,7 +83,8 @@ def build(config: Config, source: ModelSource, card: ModelCard) -> Engine:
     """Load the model and everything around it. RadixError, in one line, when that cannot be done."""
     facts = probe(config.device.device)
     resolved = resolve(config, facts, card)
-    _check_plugins(resolved, card)
+    check_plugins(resolved.config)  # these two before any weight is read
+    _attention(resolved, card)
     device = torch.device(resolved.config.device.device)
     team = Team.muster(facts.cores) if device.type == "cpu" else None
     available_bytes = facts.gpu.available_bytes if resolved.on_cuda and facts.gpu is not None else facts.available_bytes
@@ -102,14 +101,6 @@ def build(config: Config, source: ModelSource, card: ModelCard) -> Engine:
     gc.freeze()  # what stands now stays: a full collection in the midst of a step would look at all of it in vain
     atexit.register(gc.unfreeze)  # or bindings complain, at the interpreter's end, of what they take for leaks
     return dataclasses.replace(engine, team=team)
-
-
-def _check_plugins(resolved: Resolved, card: ModelCard) -> None:
-    """ConfigError, before any weight is read, for plug-ins and their options that would be refused after it."""
-    cache = resolved.config.cache
-    _attention(resolved, card)
-    make_strategy(cache.radix_eviction_policy, cache.radix_eviction_policy_config or {})
-    choose_policy(resolved.config.schedule.schedule_policy, radix=not cache.disable_radix_cache)
 
 
 def assemble(
@@ -250,9 +241,7 @@ def _warm_up(runner: Runner, card: ModelCard) -> float:
 
 
 def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return int(psutil.virtual_memory().available)
+    return free_device_bytes() if device.type == "cuda" else free_ram_bytes()
 
 
 def _ready(

@@ -17,6 +17,7 @@ from radixlm.protocol.arrays import I32, empty_i32
 from radixlm.protocol.plan import HOST, LAST, SAMPLE, SlotInit, StepPlan
 from radixlm.protocol.sampling import SamplingParams
 from radixlm.runner.capture import CaptureReport
+from radixlm.runner.memory import free_device_bytes
 from radixlm.runner.rows import Rows
 from radixlm.runner.runner import Runner
 from radixlm.runner.sampler import LOGITS_ROWS
@@ -83,7 +84,7 @@ def measure_room(
     To be called when the weights are loaded and nothing else is. CapacityError when not even the steps fit.
     """
     torch.cuda.empty_cache()
-    free_bytes, _ = torch.cuda.mem_get_info()
+    free_bytes = free_device_bytes()
     tokens = most_step_tokens(resolved)
     try:
         taken = _measure(resolved, card, model, attention, kv_dtype, pages_per_slot, tokens)
@@ -110,13 +111,13 @@ def _measure(
     tokens: int,
 ) -> tuple[int, int]:
     """(step_bytes, graphs_bytes) of `Room`. All that it makes is gone when it returns."""
-    free_bytes, _ = torch.cuda.mem_get_info()
+    free_bytes = free_device_bytes()
     device = torch.device("cuda")
     pool = MHAPool(1, resolved.page_size, card.kv_layers, card.num_kv_heads, card.head_dim, kv_dtype, device)
     rows = Rows(most_running(resolved), pages_per_slot, card.vocab_size, Staging(device))
     runner = Runner(model, attention(pool), rows)
     _run_largest(runner, resolved, tokens, card.pooling is not None)
-    step_bytes = free_bytes - torch.cuda.mem_get_info()[0]  # the allocator still holds what the steps have used
+    step_bytes = free_bytes - free_device_bytes()  # the allocator still holds what the steps have used
     graphs_bytes = 0
     if runner.capturable:
         graphs_bytes += _graphs_bytes(runner.capture, graph_sizes(resolved, most_running(resolved)))

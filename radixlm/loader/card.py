@@ -109,7 +109,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} is truncated or damaged: {error}") from None
     if not isinstance(content, dict):
         raise ModelError(f"{path} is not a JSON object")

@@ -11,6 +11,7 @@ import torch
 
 from radixlm.base import log
 from radixlm.base.progress import watched
+from radixlm.runner.memory import free_device_bytes
 
 logger = log.get(__name__)
 
@@ -37,7 +38,7 @@ class GraphPool:
     def capture_all(self, sizes: tuple[int, ...], capture: Callable[[int], None]) -> CaptureReport:
         """Call `capture` with every size, the largest first, so that the others fit into its memory."""
         torch.cuda.empty_cache()
-        began, free_bytes = time.monotonic(), torch.cuda.mem_get_info()[0]
+        began, free_bytes = time.monotonic(), free_device_bytes()
         self._stream.wait_stream(torch.cuda.current_stream())
         with _without_gc(), torch.inference_mode(), torch.cuda.stream(self._stream):
             for size in watched(sizes[::-1], "capturing graphs", len(sizes), logger):
@@ -45,7 +46,7 @@ class GraphPool:
         torch.cuda.current_stream().wait_stream(self._stream)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # what the runs before each capture left
-        taken_bytes = max(free_bytes - torch.cuda.mem_get_info()[0], 0)
+        taken_bytes = max(free_bytes - free_device_bytes(), 0)
         return CaptureReport(sizes, time.monotonic() - began, taken_bytes)
 
 

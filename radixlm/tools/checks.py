@@ -1,5 +1,6 @@
 """The checks of `radixlm doctor`, one function each: what was found, and what to do about it. Prints nothing."""
 
+import errno
 import json
 import os
 import platform
@@ -18,7 +19,7 @@ from typing import Literal
 import psutil
 
 from radixlm import __version__
-from radixlm.base.errors import RadixError
+from radixlm.base.errors import ConfigError, RadixError
 from radixlm.base.paths import cache_directory
 from radixlm.config.capacity import GIB
 from radixlm.config.facts import HardwareFacts, probe_host
@@ -130,8 +131,10 @@ def driver() -> Iterator[Check]:
         yield Check("GPU driver", "skip", f"{found}; the CPU is used")
         return
     for number, gpu in enumerate(found):
-        detail = f"{gpu.name}, {gpu.memory_mib - gpu.used_mib:,} of {gpu.memory_mib:,} MiB free, driver {gpu.driver}"
-        taken = gpu.used_mib > 0.1 * gpu.memory_mib
+        total_mib, used_mib = gpu.memory_mib or (0, 0)
+        free = f"{total_mib - used_mib:,} of {total_mib:,} MiB free" if total_mib else "its memory is the CPU's"
+        detail = f"{gpu.name}, {free}, driver {gpu.driver}"
+        taken = used_mib > 0.1 * total_mib
         advice = "another process holds its memory (nvidia-smi names it)" if taken else ""
         yield Check(f"GPU {number}", "warn" if taken else "ok", detail, advice)
 
@@ -164,7 +167,9 @@ def port(number: int, address: str) -> Iterator[Check]:
             probe.bind((address, number))
         except OSError as error:
             text = f"{address}:{number}: {error.strerror}"
-            yield Check("port", "fail", text, _holder(number) or "take another --port")
+            elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            advice = "take an address of this machine as --host" if elsewhere else "take another --port"
+            yield Check("port", "fail", text, _holder(number) or advice)
             return
     yield Check("port", "ok", f"{address}:{number} is free")
 
@@ -209,6 +214,8 @@ def model(config: Config) -> Iterator[Check]:
         sizing = size(config, _facts(config), card)
         text = f"weights {sizing.weights_bytes / GIB:.2f} GiB, KV pool of {sizing.pool.tokens:,} tokens"
         yield Check("fits", "ok", text)
+    except ConfigError as error:
+        yield Check("flags", "fail", str(error), "the server would refuse this too: change or leave out the flag")
     except RadixError as error:
         yield Check("fits", "fail", str(error), "radixlm size says what would fit")
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from radixlm.base.errors import RadixError
-from radixlm.config.cli import read_serve
+from radixlm.base.errors import ConfigError
+from radixlm.config.cli import read_serve, split
 from radixlm.config.groups import Config
 from radixlm.tools import checks
 from radixlm.tools.checks import Check
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         named = _names_model(rest)
         config = read_serve(rest if named else ["demo", *rest])
-    except RadixError as error:
+    except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     failed = False
@@ -45,9 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _names_model(words: Sequence[str]) -> bool:
-    if not words:
-        return False
-    return not words[0].startswith("-") or any(word.startswith(("--model", "--config")) for word in words)
+    given = split(words)
+    return bool(given.positional or given.files or "model_path" in given.working)
 
 
 def every(config: Config, with_model: bool, with_kernels: bool) -> Iterator[Check]:

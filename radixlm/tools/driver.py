@@ -4,28 +4,29 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from radixlm.config.facts import GpuFacts
+from radixlm.config.facts import GpuFacts, HardwareFacts
 
 MIB = 2**20
 TIMEOUT_S = 20.0
 _FIELDS = ("name", "memory.total", "memory.used", "compute_cap", "driver_version")
+_UNTOLD = ("[N/A]", "[Not Supported]")  # the memory of GB10 and of Jetson boards
 
 
 @dataclass(frozen=True)
 class DriverGpu:
-    """One GPU as nvidia-smi shows it."""
+    """One GPU as nvidia-smi shows it. `memory_mib`, in all and used: None for one that has no memory but the host's."""
 
     name: str
-    memory_mib: int
-    used_mib: int
+    memory_mib: tuple[int, int] | None
     capability: tuple[int, int]
     driver: str
 
-    @property
-    def facts(self) -> GpuFacts:
+    def facts(self, host: HardwareFacts) -> GpuFacts:
         """For resolution; the multiprocessors are not told and do not enter sizes."""
-        available_bytes = (self.memory_mib - self.used_mib) * MIB
-        return GpuFacts(self.name, self.memory_mib * MIB, available_bytes, 0, self.capability)
+        if self.memory_mib is None:
+            return GpuFacts(self.name, host.memory_bytes, host.available_bytes, 0, self.capability, integrated=True)
+        total_mib, used_mib = self.memory_mib
+        return GpuFacts(self.name, total_mib * MIB, (total_mib - used_mib) * MIB, 0, self.capability)
 
 
 def driver_gpus() -> list[DriverGpu] | str:
@@ -39,7 +40,8 @@ def driver_gpus() -> list[DriverGpu] | str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"nvidia-smi: {error}"
     if done.returncode:
-        return f"nvidia-smi: {(done.stderr or done.stdout).strip().splitlines()[:1]}"
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        return f"nvidia-smi: {said[0]}"
     return parse(done.stdout)
 
 
@@ -50,7 +52,8 @@ def parse(text: str) -> list[DriverGpu] | str:
         try:
             name, total, used, capability, driver = (part.strip() for part in line.split(","))
             major, minor = capability.split(".")
-            found.append(DriverGpu(name, int(total), int(used), (int(major), int(minor)), driver))
+            memory = None if total in _UNTOLD else (int(total), int(used))
+            found.append(DriverGpu(name, memory, (int(major), int(minor)), driver))
         except ValueError:
             return f"nvidia-smi said something else: {line[:100]}"
     return found or "nvidia-smi shows no GPU"

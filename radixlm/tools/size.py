@@ -24,6 +24,7 @@ from radixlm.tools.sizing import Sizing, advise, size
 
 HUB_FILES = ["config.json", "generation_config.json"]
 HUB_TIMEOUT_S = 10
+LEAST_MEMORY_BYTES = 2**20
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -45,30 +46,33 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Exit 1 when the model does not fit."""
+    """The command. Exit 1: the model does not fit or its server would not start; 2: the command line is wrong."""
+    own, rest = build_parser().parse_known_args(argv)
+    words = [*rest, "--context-length", own.context] if own.context is not None else rest
     try:
-        return _main(argv)
+        if min(own.request_tokens) < 1:
+            raise ConfigError("--request-tokens must be at least 1")
+        config = read_serve(words)
+        facts = machine(own.gpu, own.memory, config.device.device)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    try:
+        sizing = _sized(config, facts)
     except RadixError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    print(json.dumps(as_json(sizing, own.request_tokens)) if own.json else as_text(sizing, config, facts, own, words))
+    return 0
 
 
-def _main(argv: Sequence[str] | None) -> int:
-    own, rest = build_parser().parse_known_args(argv)
-    if min(own.request_tokens) < 1:
-        raise ConfigError("--request-tokens must be at least 1")
-    words = [*rest, "--context-length", own.context] if own.context is not None else rest
-    config = read_serve(words)
-    source = find(config)
-    card = load_card(source, json.loads(config.model.json_model_override_args))
-    facts = machine(own.gpu, own.memory, config.device.device)
+def _sized(config: Config, facts: HardwareFacts) -> Sizing:
+    card = load_card(find(config), json.loads(config.model.json_model_override_args))
     try:
-        sizing = size(config, facts, card)
+        return size(config, facts, card)
     except CapacityError as error:
         where = facts.gpu.name if facts.gpu is not None else "this machine's CPU"
         raise CapacityError(f"{config.model.model_path} on {where}: {error}") from None
-    print(json.dumps(as_json(sizing, own.request_tokens)) if own.json else as_text(sizing, config, facts, own, words))
-    return 0
 
 
 def find(config: Config) -> ModelSource:
@@ -106,16 +110,19 @@ def machine(gpu: str | None, memory: str | None, device: str) -> HardwareFacts:
     if memory is not None:
         return dataclasses.replace(host, gpu=gpu_of_size(memory_bytes(memory)))
     found = driver_gpus()
-    return host if isinstance(found, str) else dataclasses.replace(host, gpu=found[0].facts)
+    return host if isinstance(found, str) else dataclasses.replace(host, gpu=found[0].facts(host))
 
 
 def memory_bytes(word: str) -> int:
     """`24G`, `24GB`, `24GiB` and `24Gi` are all 24 GiB: what GPUs are sold by."""
     plain = word.removesuffix("B").removesuffix("b").removesuffix("i")
     try:
-        return human_int(f"{plain}i" if plain[-1:] in "kMGT" else plain)
+        size_bytes = human_int(f"{plain}i" if plain.endswith(("k", "M", "G", "T")) else plain)
     except ValueError as error:
         raise ConfigError(f"--memory: {error}") from None
+    if size_bytes < LEAST_MEMORY_BYTES:
+        raise ConfigError(f"--memory {word}: {size_bytes:,} bytes hold no model; give a unit, such as 24G")
+    return size_bytes
 
 
 def as_json(sizing: Sizing, request_tokens: Sequence[int]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from radixlm.config.card import ModelCard
 from radixlm.config.facts import HardwareFacts
 from radixlm.config.groups import Config
 from radixlm.config.resolve import Resolved, known, resolve
+from radixlm.engine.plugins import check_plugins
 
 FEW_USERS = 4
 WORTH_IT = 0.1  # of the pool must be won for a larger share to be advised
@@ -65,11 +66,13 @@ class Sizing:
 def size(config: Config, facts: HardwareFacts, card: ModelCard) -> Sizing:
     """Size `card` for a machine.
 
-    CapacityError, with what would help, when the model does not fit; ModelError when its weights cannot be counted.
+    CapacityError, with what would help, when the model does not fit; ModelError when its weights cannot be counted;
+    ConfigError for flags that the server would refuse.
     """
     if card.num_parameters <= 0:
         raise ModelError(f"{config.model.model_path}: how many weights it has cannot be told from its configuration")
     resolved = resolve(config, facts, card)
+    check_plugins(resolved.config)
     element_bytes = ELEMENT_BYTES[resolved.kv_dtype]
     weights_bytes = card.num_parameters * ELEMENT_BYTES[resolved.config.model.dtype]
     gpu = facts.gpu if resolved.on_cuda else None

@@ -72,6 +72,14 @@ def test_the_flags_take_the_tables_names() -> None:
     assert set(attention_names.ENCODER_BACKENDS) == set(table.ENCODER_BACKENDS.names())
 
 
+@pytest.mark.parametrize("name", table.PREFILL_BACKENDS.names())
+def test_the_flags_know_what_runs_where(name: str) -> None:
+    kind = table.PREFILL_BACKENDS.load(name)
+    device = attention_names.DEVICES.get(name)
+    assert (device == "cuda") == ("runs on CUDA, not cpu" in kind.why_not(CPU))
+    assert device != "cpu" or any("cuda" in reason for reason in kind.why_not(GPU))
+
+
 def test_on_the_cpu_one_backend_does_both() -> None:
     best = "native_cpu" if not NativeCPU.why_not(CPU) else "torch_native"
     assert taken(CPU) == (best,)

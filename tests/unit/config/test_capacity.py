@@ -21,7 +21,7 @@ from radixlm.config.capacity import (
     settle,
 )
 from radixlm.config.groups import Config
-from radixlm.config.resolve import Resolved, resolve
+from radixlm.config.resolve import Decision, Resolved, resolve
 from tests.unit.config.machines import GIB, LAPTOP, MACHINES, MIB, QWEN3_8B, SERVER_CPU, SMOLLM2
 
 SMOL_BYTES = 2 * 30 * 3 * 64 * 2  # of one token in bfloat16
@@ -56,6 +56,48 @@ def test_default_share_grows_for_a_large_model() -> None:
     assert kv_pool_tokens(resolved, QWEN3_8B, 16 * GIB, 20 * GIB, 2).tokens < 40_960
     with pytest.raises(CapacityError):
         kv_pool_tokens(resolved, QWEN3_8B, 16 * GIB, 17 * GIB, 2)
+
+
+def on(machine: str, **flags: Any) -> tuple[Resolved, PoolSize]:
+    """Qwen3-8B with 15.26 GiB of weights."""
+    gpu = MACHINES[machine].gpu
+    assert gpu is not None
+    resolved = resolve(Config.from_flat({"model_path": "m", **flags}), MACHINES[machine], QWEN3_8B)
+    return resolved, kv_pool_tokens(resolved, QWEN3_8B, int(15.26 * GIB), gpu.available_bytes, 2)
+
+
+def test_default_share_on_cuda_grows_where_it_leaves_no_chunk_and_answer() -> None:
+    """SGLang's reserve leaves an L4 some 700 tokens; what the largest step needs is measured besides."""
+    resolved, pool = on("l4")
+    assert 32_000 < pool.tokens < 33_000 and "19.72 GiB of 21.91 GiB" in pool.reason
+    reason = "the default of 0.701 would hold less than a prompt chunk and an answer beside the weights"
+    assert pool.share == Decision("mem_fraction_static", 0.9, reason)
+    settled = settle(resolved, pool)
+    assert settled.config.cache.mem_fraction_static == 0.9
+    assert f"memory share: 0.9 ({reason})" in budget_report(settled, pool, 0)
+    for context_length in (600, 4096, 40_960):  # a shorter context never makes the pool smaller
+        assert on("l4", context_length=context_length)[1].tokens == pool.tokens
+    assert on("l4", chunked_prefill_size=-1)[1].tokens == pool.tokens
+    room = kv_pool_tokens(resolved, QWEN3_8B, int(15.26 * GIB), int(21.91 * GIB), 2, room_bytes=3 * GIB)
+    assert room.bytes <= 3 * GIB and "all that is left" in room.reason
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "tokens"),
+    [
+        ("l4", {"mem_fraction_static": 0.701}, 710),
+        ("l4", {"chunked_prefill_size": 512}, 22_087),
+        ("4090", {}, 11_574),
+        ("a100-40", {}, 127_953),
+        ("gb10", {}, 640_322),
+        ("h200", {}, 812_300),
+    ],
+)
+def test_a_share_that_was_asked_for_or_is_of_use_stands(machine: str, flags: dict[str, Any], tokens: int) -> None:
+    resolved, pool = on(machine, **flags)
+    assert (pool.tokens, pool.share) == (tokens, None) and "beyond" not in pool.reason
+    share = resolved.config.cache.mem_fraction_static
+    assert settle(resolved, pool).config.cache.mem_fraction_static == share
 
 
 def test_element_size_halves_the_pool() -> None:

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from radixlm.config.facts import CgroupLimits, HardwareFacts, cgroup_limits, probe_host
+import pytest
+
+from radixlm.config import facts as module
+from radixlm.config.facts import CgroupLimits, GpuFacts, HardwareFacts, cgroup_limits, free_ram_bytes, probe_host
 
 GIB = 2**30
 
@@ -60,6 +63,17 @@ def test_native_bfloat16() -> None:
     assert not HardwareFacts(1, 1, 1, frozenset({"avx512f", "avx2"})).cpu_bf16
     assert HardwareFacts(1, 1, 1, frozenset({"avx512_bf16"})).cpu_bf16
     assert HardwareFacts(1, 1, 1, frozenset({"amx_bf16"})).cpu_bf16
+
+
+def test_which_gpus_have_bfloat16() -> None:
+    assert not GpuFacts("T4", 1, 1, 40, (7, 5)).bf16 and GpuFacts("A100", 1, 1, 108, (8, 0)).bf16
+
+
+def test_free_ram_is_what_the_control_group_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cgroup_limits", lambda: CgroupLimits(available_bytes=5))
+    assert free_ram_bytes() == 5
+    monkeypatch.setattr(module, "cgroup_limits", CgroupLimits)
+    assert free_ram_bytes() > 5
 
 
 def test_this_machine() -> None:

@@ -113,6 +113,7 @@ def test_accept_values(name: str, given: Any, value: Any) -> None:
         ("edges", [2, 1], "increasing"),
         ("extra", "[1]", "JSON object"),
         ("extra", "{", "not valid JSON"),
+        ("extra", "[" * 100_000, "not valid JSON"),
         ("kind", "c", "not one of: a, b"),
     ],
 )

@@ -123,11 +123,33 @@ def test_bfloat16_where_there_is_none() -> None:
 
 
 @pytest.mark.parametrize(
+    ("machine", "flag", "name", "device"),
+    [
+        ("laptop", "attention_backend", "triton", "cuda, not on cpu"),
+        ("laptop", "prefill_attention_backend", "fa4", "cuda, not on cpu"),
+        ("h100", "decode_attention_backend", "native_cpu", "cpu, not on cuda"),
+    ],
+)
+def test_attention_backends_of_another_device(machine: str, flag: str, name: str, device: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')} {name} runs on {device}"):
+        run(MACHINES[machine], **{flag: name})
+    run(MACHINES[machine], **{flag: "torch_native"})
+
+
+@pytest.mark.parametrize(
     ("flags", "encoder", "complaint"),
     [
         ({"attention_backend": "full"}, False, "--attention-backend full is for encoders"),
-        ({"attention_backend": "triton"}, True, "--attention-backend triton is not for encoders; theirs: full"),
-        ({"decode_attention_backend": "triton"}, True, "--decode-attention-backend: an encoder has one kind of step"),
+        (
+            {"attention_backend": "torch_native"},
+            True,
+            "--attention-backend torch_native is not for encoders; theirs: full",
+        ),
+        (
+            {"decode_attention_backend": "torch_native"},
+            True,
+            "--decode-attention-backend: an encoder has one kind of step",
+        ),
         ({"prefill_attention_backend": "auto"}, True, "--prefill-attention-backend: an encoder has one kind of step"),
     ],
 )

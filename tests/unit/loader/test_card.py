@@ -158,7 +158,7 @@ def test_folders_without_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
-@pytest.mark.parametrize("content", ['{"hidden_size": 6', "", "[1]", "\xff"])
+@pytest.mark.parametrize("content", ['{"hidden_size": 6', "", "[1]", "\xff", "[" * 100_000])
 def test_damaged_json(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SMALL))
     (tmp_path / name).write_bytes(content.encode("latin-1"))

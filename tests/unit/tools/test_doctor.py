@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from radixlm.benchmark.gpu_matrix import MODELS
 from radixlm.config.groups import Config
 from radixlm.kernels import selfcheck
 from radixlm.loader.source import ModelSource
 from radixlm.tools import checks
 from radixlm.tools.checks import Check, safetensors_header, weight_files
 from radixlm.tools.doctor import as_text, main
+from radixlm.tools.driver import parse
 
 
 def write(path: Path, tensors: dict[str, int], cut: int = 0) -> None:
@@ -88,6 +90,52 @@ def test_the_port() -> None:
     assert found.status == "ok"
 
 
+@pytest.mark.parametrize(
+    ("host", "advice"), [("nosuch.invalid", "as --host"), ("192.0.2.1", "as --host"), ("127.0.0.1", "another --port")]
+)
+def test_an_address_of_another_machine(host: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_holder", lambda _: None)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        (found,) = checks.port(taken.getsockname()[1], host)
+    assert found.status == "fail" and advice in found.advice
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("demo --attention-backend nosuch", "--attention-backend: 'nosuch' is not one of: auto, triton"),
+        ("--decode-attention-backend fa4", "'fa4' is for prompts: --prefill-attention-backend fa4"),
+        ("--port 0 one two", "one model is served, but arguments are: one two"),
+        ("--no-such-flag", "unknown flag --no-such-flag"),
+    ],
+)
+def test_a_wrong_command_line(words: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.startswith("error: ") and complaint in shown.err
+
+
+def test_a_model_may_be_named_behind_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--skip-kernels", "--port", "0", str(tmp_path)]) == 1
+    assert f"{tmp_path} holds no safetensors weights" in capsys.readouterr().out
+
+
+def test_flags_that_do_not_go_with_model_and_machine(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MODELS["qwen3-8b"]))
+    flags = {"model_path": str(tmp_path), "device": "cpu", "attention_backend": "triton"}
+    found = list(checks.model(Config.from_flat(flags)))[-1]
+    assert (found.name, found.status) == ("flags", "fail")
+    assert found.detail == "--attention-backend triton runs on cuda, not on cpu"
+
+
+def test_a_gpu_with_the_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "driver_gpus", lambda: parse("NVIDIA GB10, [N/A], [N/A], 12.1, 580.95.05"))
+    (found,) = checks.driver()
+    assert found == Check("GPU 0", "ok", "NVIDIA GB10, its memory is the CPU's, driver 580.95.05")
+
+
 def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever it has, every row is made, and the exit status is that of the rows."""
     status = main(["--skip-kernels", "--json", "--port", "0"])
@@ -97,7 +145,6 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert status == int(any(row["status"] == "fail" for row in rows))
     assert next(row for row in rows if row["name"] == "Python")["status"] == "ok"
-    assert main(["--no-such-flag"]) == 2
 
 
 def test_a_kernel_that_is_wrong_or_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
