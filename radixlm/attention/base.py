@@ -9,7 +9,7 @@ from torch import Tensor
 
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.kernels.rotary import HeadNorms, rotate_heads
-from radixlm.protocol.arrays import I32
+from radixlm.protocol.arrays import I32, I64
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,24 @@ class AttentionLayer:
 
 
 @dataclass(frozen=True)
+class HostPages:
+    """What the host knows of device rows' pages: table, int32 [slots, pages per request], as the device has it.
+
+    owners: int64 [slots], a number for each slot that changes when another request takes it.
+    """
+
+    table: I32
+    owners: I64
+
+
+@dataclass(frozen=True)
 class RowBatch:
     """One step's rows on the device: R rows of T tokens in all, decode rows first.
 
     slots, starts, counts: int32 [R]; positions: int64 [T]; kv_index: int64 [T], where each token's key and value go in
     the pool; page_table: int32 [slots, pages per request], whole. The `_host` arrays are numpy copies of the same.
-    token_types: int64 [T], which of two texts a token belongs to; None: all to the first.
+    `pages_host` is None where nobody keeps it. token_types: int64 [T], which of two texts a token belongs to; None: all
+    to the first.
     """
 
     slots: Tensor
@@ -79,6 +91,7 @@ class RowBatch:
     slots_host: I32
     starts_host: I32
     counts_host: I32
+    pages_host: HostPages | None = None
     token_types: Tensor | None = None
 
 
@@ -127,6 +140,10 @@ class AttentionBackend(AttentionPlugin):
         only), and host arrays of the real rows only. The rows of the graph beyond these are padding: start 0, count 1,
         and a slot whose page table is all null pages, so that they read and write nothing but the null page.
         """
+
+    def rather_eager(self, slots: I32, starts: I32, pages: HostPages) -> bool:
+        """Whether a step of these decode rows [R] is faster run eagerly than replayed; by default none is."""
+        return False
 
     @abstractmethod
     def forward(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, meta: Any) -> Tensor:

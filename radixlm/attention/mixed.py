@@ -5,10 +5,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from radixlm.attention.base import AttentionFacts, AttentionLayer, RowBatch
+from radixlm.attention.base import AttentionFacts, AttentionLayer, HostPages, RowBatch
 from radixlm.attention.device import ChunkAttention, DeviceAttention
 from radixlm.attention.gather import pairs
 from radixlm.cache.pools.mha import MHAPool
+from radixlm.protocol.arrays import I32
 
 CAPTURED_PAIRS = 1 << 22  # of queries and keys: up to here a replayed step gains more than a faster kernel
 
@@ -55,6 +56,9 @@ class Mixed(DeviceAttention):
 
     def refresh_decode(self, plan: Any, batch: RowBatch) -> None:
         self._decode.refresh_decode(plan, batch)
+
+    def rather_eager(self, slots: I32, starts: I32, pages: HostPages) -> bool:
+        return self._decode.rather_eager(slots, starts, pages)
 
     def capture_chunks(self, batch: RowBatch) -> Owned | None:
         for backend in (self._chunks, self._decode):

@@ -7,27 +7,61 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionFacts, AttentionLayer, RowBatch
+from radixlm.attention.base import AttentionFacts, AttentionLayer, HostPages, RowBatch
 from radixlm.attention.device import DeviceAttention
+from radixlm.attention.sharing import SharedPrefix, shared_prefixes
+from radixlm.cache.pools.mha import MHAPool
 from radixlm.kernels import triton
-from radixlm.protocol.arrays import I32
+from radixlm.protocol.arrays import I32, I64
 
 if TYPE_CHECKING:
     from radixlm.kernels.triton.decode import DecodeScratch
+    from radixlm.kernels.triton.shared import SharedKeys
 
 MIN_HEAD_DIM = 16  # what tensor cores take at least
 MAX_HEAD_DIM = 256
 CAPTURED_ROWS = 64  # of a captured step; each may need a tile more than its tokens fill
 CAPTURED_CONTEXT = 8192  # of its decode rows: longer ones had better be split
+# Bytes of a layer's keys and values that are read once in place of once for each row that shares them: from so many on
+# a step of several launches more is worth it, and from so many on one that the host launches itself.
+SHARED_BYTES = 64 << 20
+EAGER_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class DecodePlan:
-    """slots, starts: int32 [decode rows], views of the batch's own; pieces: of the rows by window, cut at layer 0."""
+    """slots, starts: int32 [decode rows], views of the batch's own; pieces: of the rows by window, cut at layer 0.
+
+    shared: what rows share, for layers without a window.
+    """
 
     slots: Tensor
     starts: Tensor
     pieces: "dict[int | None, DecodeScratch]"
+    shared: "SharedKeys | None" = None
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What was found out about the sharing of rows: it holds while they only grow, and belong to the same requests.
+
+    slots, starts: int32 [R]; owners: int64 [R]; saved_bytes: what a layer need not read; keys: made when first used.
+    """
+
+    slots: I32
+    starts: I32
+    owners: I64
+    groups: list[SharedPrefix]
+    saved_bytes: int
+    keys: "list[SharedKeys]"
+
+    def holds(self, slots: I32, starts: I32, owners: I64) -> bool:
+        """Whether the same rows have at least as many tokens as then."""
+        return (
+            np.array_equal(slots, self.slots)
+            and np.array_equal(owners, self.owners)
+            and bool((starts >= self.starts).all())
+        )
 
 
 @dataclass(frozen=True)
@@ -50,6 +84,10 @@ class TritonPaged(DeviceAttention):
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
     most_sharing = 32
 
+    def __init__(self, facts: AttentionFacts, pool: MHAPool) -> None:
+        super().__init__(facts, pool)
+        self._sharing: Sharing | None = None
+
     @classmethod
     def why_not_here(cls, facts: AttentionFacts) -> list[str]:
         reasons = []
@@ -70,7 +108,8 @@ class TritonPaged(DeviceAttention):
             return UncutPlan(batch.slots[:rows], batch.starts[:rows], tiles)
         shape = (rows, facts.num_heads, facts.num_kv_heads, facts.head_dim, device)
         pieces = {window: decode_scratch(*shape) for window in facts.windows}
-        return DecodePlan(batch.slots[:rows], batch.starts[:rows], pieces)
+        shared = None if batch.pages_host is None else self._shared_keys(batch, batch.pages_host)
+        return DecodePlan(batch.slots[:rows], batch.starts[:rows], pieces, shared)
 
     def plan_chunks(self, batch: RowBatch) -> Tensor:
         return torch.from_numpy(self._tiles(batch, batch.decode_rows)).to(batch.page_table.device, non_blocking=True)
@@ -84,8 +123,11 @@ class TritonPaged(DeviceAttention):
         return torch.zeros(tiles, 4, dtype=torch.int32, device=device)
 
     def refresh_chunks(self, plan: Tensor, batch: RowBatch) -> bool:
-        decoded = batch.starts_host[: batch.decode_rows]
+        rows = batch.decode_rows
+        decoded = batch.starts_host[:rows]
         if len(decoded) and decoded.max() > CAPTURED_CONTEXT and not self.facts.invariant:
+            return False
+        if batch.pages_host is not None and self.rather_eager(batch.slots_host[:rows], decoded, batch.pages_host):
             return False
         tiles = self._tiles(batch, 0)
         if len(tiles) > len(plan):
@@ -124,7 +166,10 @@ class TritonPaged(DeviceAttention):
             return
         if layer.index == 0:  # once a step, and inside the graph if there is one
             for window, scratch in plan.pieces.items():
-                cut_rows(scratch, plan.slots, plan.starts, window)
+                cut_rows(scratch, plan.slots, plan.starts, window, plan.shared if window is None else None)
+        shared = plan.shared if layer.window is None else None
+        if shared is not None:
+            self._attend_shared(layer, q, batch, shared)
         paged_decode(
             q,
             self.pool.keys[layer.index],
@@ -136,6 +181,56 @@ class TritonPaged(DeviceAttention):
             out,
             soft_cap=self.facts.soft_cap,
             sinks=layer.sinks,
+            shared=shared,
+        )
+
+    def rather_eager(self, slots: I32, starts: I32, pages: HostPages) -> bool:
+        return self._saved_bytes(slots, starts, pages, EAGER_BYTES) >= EAGER_BYTES
+
+    def _shared_keys(self, batch: RowBatch, pages: HostPages) -> "SharedKeys | None":
+        """What the decode rows share, where reading it once pays."""
+        from radixlm.kernels.triton.shared import shared_keys
+
+        facts, rows = self.facts, batch.decode_rows
+        slots = batch.slots_host[:rows]
+        if self._saved_bytes(slots, batch.starts_host[:rows], pages, SHARED_BYTES) < SHARED_BYTES:
+            return None
+        sharing = self._sharing
+        assert sharing is not None
+        if not sharing.keys:
+            groups = [(group.rows, group.keys) for group in sharing.groups]
+            shape = (facts.num_heads, facts.num_kv_heads, facts.head_dim, facts.dtype)
+            sharing.keys.append(shared_keys(groups, slots, *shape, batch.page_table.device))
+        return sharing.keys[0]
+
+    def _saved_bytes(self, slots: I32, starts: I32, pages: HostPages, least: int) -> int:
+        """Bytes of keys and values that a layer need not read; not looked for where it must be below `least`."""
+        facts = self.facts
+        key_bytes = 2 * facts.num_kv_heads * facts.head_dim * facts.dtype.itemsize
+        if facts.invariant or None not in facts.windows or int(starts.sum()) * key_bytes < least:
+            return 0
+        owners = pages.owners[slots]
+        if self._sharing is None or not self._sharing.holds(slots, starts, owners):
+            from radixlm.kernels.triton.shared import SHARED_BLOCK
+
+            ones = np.ones(len(slots), np.int32)
+            groups = shared_prefixes(slots, starts, ones, pages.table, facts.page_size, SHARED_BLOCK)
+            saved_bytes = sum((len(group.rows) - 1) * group.keys for group in groups) * key_bytes
+            self._sharing = Sharing(slots.copy(), starts.copy(), owners, groups, saved_bytes, [])
+        return self._sharing.saved_bytes
+
+    def _attend_shared(self, layer: AttentionLayer, q: Tensor, batch: RowBatch, shared: "SharedKeys") -> None:
+        from radixlm.kernels.triton.shared import attend_shared
+
+        attend_shared(
+            q,
+            self.pool.keys[layer.index],
+            self.pool.values[layer.index],
+            batch.page_table,
+            batch.page_size,
+            layer.scale,
+            shared,
+            soft_cap=self.facts.soft_cap,
         )
 
     def run_chunks(self, layer: AttentionLayer, q: Tensor, out: Tensor, batch: RowBatch, plan: Tensor) -> None:

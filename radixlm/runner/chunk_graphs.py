@@ -107,6 +107,7 @@ class ChunkGraphs:
             slots_host=plan.slots,
             starts_host=plan.starts,
             counts_host=plan.counts,
+            pages_host=self._rows.pages_host,
         )
         whole = rung.whole
         if whole is not None and self._attention.refresh_chunks(whole.plan, batch):

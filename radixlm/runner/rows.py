@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from radixlm.attention.base import HostPages
 from radixlm.protocol.arrays import I32, I64
 from radixlm.protocol.extras import LogprobOptions
 from radixlm.protocol.plan import SlotInit
@@ -44,9 +45,9 @@ class PageChanges:
 class Rows:
     """Tensors over `slots` device rows and one more, `padding_slot`, which nobody owns and whose pages are all null.
 
-    last_token int64 [S + 1]; page_table int32 [S + 1, P]. On the host: greedy_host; candidates_host, 0 where a slot
-    filters nothing; and for the slots that have them stop_ids (int64 ids), bias (int64 ids, float32 values), logprobs
-    and embeds.
+    last_token int64 [S + 1]; page_table int32 [S + 1, P]. On the host: pages_host; greedy_host; candidates_host, 0
+    where a slot filters nothing; and for the slots that have them stop_ids (int64 ids), bias (int64 ids, float32
+    values), logprobs and embeds.
     """
 
     def __init__(self, slots: int, pages_per_slot: int, vocab_size: int, staging: Staging) -> None:
@@ -56,6 +57,9 @@ class Rows:
         device = staging.device
         self.last_token = torch.zeros(slots + 1, dtype=torch.int64, device=device)
         self.page_table = torch.zeros(slots + 1, pages_per_slot, dtype=torch.int32, device=device)
+        # On the CPU the tensor is the host's own.
+        on_host = self.page_table.numpy() if device.type == "cpu" else np.zeros(self.page_table.shape, np.int32)
+        self.pages_host = HostPages(on_host, np.zeros(slots + 1, np.int64))
         self._floats = torch.ones(3, slots + 1, device=device)  # temperature, top_p, min_p
         self._integers = torch.ones(3, slots + 1, dtype=torch.int64, device=device)  # top_k, seed, greedy
         self.greedy_host = np.ones(slots, dtype=np.bool_)
@@ -73,6 +77,7 @@ class Rows:
         if not inits:
             return
         latest = {init.slot: init for init in inits}
+        self.pages_host.owners[list(latest)] += 1
         floats, integers = [], []
         for slot, init in latest.items():
             params = init.params
@@ -114,6 +119,7 @@ class Rows:
             _, from_end = np.unique(index[::-1], return_index=True)
             keep = len(index) - 1 - from_end
             index, pages = index[keep], pages[keep]
+        self.pages_host.table.reshape(-1)[index] = pages
         return PageChanges(index, np.ascontiguousarray(pages))
 
     def kv_index(self, slots: Tensor, positions: Tensor, page_size: int) -> Tensor:

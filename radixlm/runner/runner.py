@@ -106,7 +106,7 @@ class Runner:
         embeds = self._rows.embeds.take(plan) if self._rows.embeds else None
         graphs, replayed = self._graphs, True
         run: Callable[[], tuple[Tensor, Tensor | None]]
-        if graphs is not None and plan.decode_rows == len(plan.slots) <= graphs.most_rows:
+        if graphs is not None and plan.decode_rows == len(plan.slots) <= graphs.most_rows and not self._eager(plan):
             graphs.send(plan, changes)
             run = partial(graphs.replay, plan, ask)
         elif self._chunk_graphs is not None and embeds is None and self._chunk_graphs.hold(plan):
@@ -148,6 +148,10 @@ class Runner:
     def weight(self, name: str) -> Tensor | None:
         """A weight as a checkpoint has it, by its Hugging Face name; None for a name the model does not have."""
         return self._model.weight(name)
+
+    def _eager(self, plan: StepPlan) -> bool:
+        """Whether a step of decode rows that could be replayed is not."""
+        return self._attention.rather_eager(plan.slots, plan.starts, self._rows.pages_host)
 
     def _send(self, arrays: list[HostArray], changes: PageChanges | None) -> list[Tensor]:
         """Bring a step's numbers to the device, and apply the page table changes that come with them."""
@@ -224,6 +228,7 @@ class Runner:
             slots_host=plan.slots,
             starts_host=plan.starts,
             counts_host=plan.counts,
+            pages_host=rows.pages_host,
             token_types=self._token_types(plan) if rows.second_at else None,
         )
         decoded = rows.last_token.index_select(0, token_slots[:decode_rows]) if decode_rows else None

@@ -1,5 +1,6 @@
 """The device's attention backends against SDPA in float64 over the same rows: eager, projected, and in a graph."""
 
+import dataclasses
 import importlib.util
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixlm.attention.base import AttentionBackend, AttentionFacts, AttentionLayer, RowBatch
+from radixlm.attention.base import AttentionBackend, AttentionFacts, AttentionLayer, HostPages, RowBatch
 from radixlm.attention.mixed import Mixed
 from radixlm.attention.table import DECODE_BACKENDS, PREFILL_BACKENDS
 from radixlm.attention.torch_native import TorchNative
@@ -159,6 +160,43 @@ def test_soft_cap_sinks_and_windows_of_some_layers(
 ) -> None:
     extras: dict[str, Any] = {"soft_cap": soft_cap, "sinks": sinks, "some_full": some_full}
     Case(backend, rows, page_size=16, window=window, head_dim=64, **extras).check()
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("window", [None, 100])
+def test_rows_that_decode_after_the_same_keys(
+    page_size: int, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These are read once, in layers without a window; the chunk beside the rows shares nothing."""
+    monkeypatch.setattr("radixlm.attention.triton_paged.SHARED_BYTES", 1)
+    rows = [(3, 0, 1), (0, 600, 1), (5, 130, 1), (1, 200, 1), (2, 0, 90)]
+    case = Case("triton", rows, page_size=page_size, window=window, some_full=window is not None, head_dim=64)
+    for slot in (5, 1):
+        case.table[slot, : 128 // page_size] = case.table[0, : 128 // page_size]
+    pages = HostPages(case.table.cpu().numpy(), np.zeros(len(case.table), np.int64))
+    batch = dataclasses.replace(case.batch(rows), pages_host=pages)
+    meta = case.backend.prepare(batch)
+    assert meta.decode.shared.own.tolist() == [0, 128, 128, 128]
+    case.close(case.backend.forward(case.layer, *case.split(case.qkv.to(DEVICE)), batch, meta), case.want())
+
+
+def test_what_rows_share_is_looked_for_again_when_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radixlm.attention.triton_paged.EAGER_BYTES", 1)
+    backend = Case("triton", DECODES).backend
+    table = np.zeros((3, 200), np.int32)
+    table[:, :128] = np.arange(1, 129)
+    pages = HostPages(table, np.zeros(3, np.int64))
+    slots, starts = np.arange(3, dtype=np.int32), np.full(3, 150, np.int32)
+    assert backend.rather_eager(slots, starts, pages)
+    table[1:, 63] = 7
+    assert backend.rather_eager(slots, starts + 1, pages)  # unseen as long as the rows only grow
+    pages.owners[1] += 1
+    assert backend.rather_eager(slots, starts + 2, pages)  # 1 and 2 still share
+    table[1, 63] = 8
+    assert not backend.rather_eager(slots, starts, pages)
+    table[1, 63] = 7
+    assert backend.rather_eager(slots[1:], starts[1:], pages)
+    assert not backend.rather_eager(slots[:1], starts[:1], pages)
 
 
 @pytest.mark.parametrize("page_size", [1, 20])

@@ -328,6 +328,45 @@ EXTRAS = [
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("min_piece", [16, 10_000])
+def test_shared_keys(
+    shape: tuple[int, int, int], dtype: torch.dtype, page_size: int, min_piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two groups, of more rows than a tile holds and of two, and a row by itself; cut rows and whole ones."""
+    from radixlm.kernels.triton import decode, shared
+
+    large = 40 if CUDA else 18
+    lengths = [200, 131, 65] + [129 + row for row in range(large)]
+    case = Paged(lengths, [1] * len(lengths), *shape, page_size=page_size, dtype=dtype)
+    groups = [(list(range(3, len(lengths))), 128), ([0, 2], 64)]
+    for rows, count in groups:
+        for row in rows[1:]:
+            case.table[row, : count // page_size] = case.table[rows[0], : count // page_size]
+            case.k[row][:count], case.v[row][:count] = case.k[rows[0]][:count], case.v[rows[0]][:count]
+    monkeypatch.setattr(shared, "MIN_PIECE_TOKENS", 64)
+    monkeypatch.setattr(shared, "PIECES_PER_MULTIPROCESSOR", 1000)
+    monkeypatch.setattr(decode, "MIN_PIECE_TOKENS", min_piece)
+    q, slots, starts = case.q.to(DEVICE), case.slots.to(DEVICE), case.starts.to(DEVICE)
+    heads, kv_heads, dim = shape
+    keys = shared.shared_keys(groups, case.slots.numpy(), heads, kv_heads, dim, dtype, DEVICE)
+    assert len(keys.pieces) > len(keys.tiles) > 2
+    for soft_cap, sinks in ((None, None), (3.0, rand(heads, scale=2))):
+        scratch = decode.decode_scratch(len(slots), heads, kv_heads, dim, DEVICE)
+        for tensor in (scratch.partial, scratch.lse, keys.partial, keys.lse):
+            tensor.fill_(torch.nan)
+        decode.cut_rows(scratch, slots, starts, None, keys)
+        poison()
+        out = torch.full((len(lengths), heads * dim), torch.nan, dtype=dtype, device=DEVICE)
+        paged = (case.keys, case.values, case.table, page_size, case.scale)
+        shared.attend_shared(q, *paged, keys, soft_cap=soft_cap)
+        decode.paged_decode(q, *paged, scratch, out, soft_cap=soft_cap, sinks=sinks, shared=keys)
+        close(out.cpu(), case.want(None, soft_cap, sinks), dtype)
+        assert not scratch.arrived.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("min_piece", [32, 10_000])
 def test_paged_decode_shapes(shape: tuple[int, int, int], min_piece: int, dtype: torch.dtype) -> None:
     lengths = [1, 64, 65, 700, 333] if CUDA else [1, 65, 300]

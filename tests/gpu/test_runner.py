@@ -14,6 +14,7 @@ from radixlm.attention.base import AttentionBackend, ForwardContext
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.config.card import ModelCard
 from radixlm.engine.trial import null_step
+from radixlm.kernels.triton import shared as shared_module
 from radixlm.loader.card import load_card
 from radixlm.loader.source import resolve
 from radixlm.loader.weights import LoadedModel, load_model
@@ -119,6 +120,26 @@ def test_switches_change_no_token(tiny: Tiny) -> None:
     assert not verdict.wrong, verdict.wrong[:5]
     assert len(verdict.ties) <= 0.05 * len(SWITCHES) * 2 * len(LENGTHS), verdict.ties
     assert verdict.compared_tokens > 0.95 * len(SWITCHES) * 2 * len(LENGTHS) * NEW_TOKENS
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_keys_that_requests_share_are_read_once(qwen3: Tiny, page_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of such rows are not replayed, though graphs were captured; their tokens are the reference's."""
+    monkeypatch.setattr("radixlm.attention.triton_paged.SHARED_BYTES", 1)
+    monkeypatch.setattr("radixlm.attention.triton_paged.EAGER_BYTES", 1)
+    shared, calls = shared_module.attend_shared, []
+    monkeypatch.setattr(shared_module, "attend_shared", lambda *a, **k: (calls.append(1), shared(*a, **k)))
+    rng = np.random.default_rng(5)
+    trunks = [rng.integers(4, VOCAB, 80).tolist() for _ in range(2)]
+    together = [trunks[i % 2] + rng.integers(4, VOCAB, 2 + 3 * i).tolist() for i in range(9)] + prompts()[:3]
+    references = reference_of(qwen3.reference, together, NEW_TOKENS)
+    engine, verdict = qwen3.engine(page_size=page_size, context_length=256), Verdict()
+    for warmth in ("cold", "warm"):
+        outputs = engine.generate(together, greedy(NEW_TOKENS), 12)
+        for reference, output in zip(references, outputs, strict=True):
+            verdict.check(reference, output.tokens, warmth)
+    assert not verdict.wrong, verdict.wrong[:5]
+    assert len(calls) > NEW_TOKENS * qwen3.card.num_layers
 
 
 def test_sampled_requests_do_not_depend_on_their_neighbours(qwen3: Tiny) -> None:

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from radixlm.kernels.triton.device import Device, device_of, early_launch
+from radixlm.kernels.triton.shared import SharedKeys, fold
 
 MIN_PIECE_TOKENS = 128  # a shorter piece costs more to merge than it saves
 TILE_BYTES = 32768  # keys and values that a program loads at a time
@@ -47,18 +48,22 @@ def decode_scratch(rows: int, heads: int, kv_heads: int, head_dim: int, device: 
     )
 
 
-def cut_rows(scratch: DecodeScratch, slots: Tensor, starts: Tensor, window: int | None) -> None:
+def cut_rows(
+    scratch: DecodeScratch, slots: Tensor, starts: Tensor, window: int | None, shared: SharedKeys | None = None
+) -> None:
     """Cut a step's rows into pieces; to be launched before the first layer. The arguments: see `paged_decode`."""
     rows, kv_heads = scratch.arrived.shape
     _cut_rows[(1,)](
         slots,
         starts,
+        starts if shared is None else shared.own,
         scratch.pieces,
         rows,
         scratch.pieces.shape[0],
         device_of(slots.device).multiprocessors,
         KV_HEADS=kv_heads,
         WINDOW=window or 0,
+        SHARED=shared is not None,
         MIN_PIECE=MIN_PIECE_TOKENS,
         BLOCK=1024,
         num_warps=8,
@@ -77,6 +82,7 @@ def paged_decode(
     *,
     soft_cap: float | None = None,
     sinks: Tensor | None = None,
+    shared: SharedKeys | None = None,
 ) -> None:
     """Attend each row's newest token to the keys of its pages that `cut_rows` was told of, into `out`.
 
@@ -86,7 +92,8 @@ def paged_decode(
     weight and gives no value.
 
     For `cut_rows`, row r's newest token is at position starts[r] of slot slots[r] (int32 [R]) and sees all positions up
-    to it, or with `window` the last so many.
+    to it, or with `window` the last so many. With `shared`, of which `shared.attend_shared` has done its part, it was
+    told of, too; there is no window then.
     """
     _, heads, head_dim = q.shape
     kv_heads = keys.shape[1]
@@ -106,6 +113,11 @@ def paged_decode(
         scratch.arrived,
         page_table,
         q if sinks is None else sinks,
+        *(
+            (scratch.partial, scratch.lse, scratch.arrived)
+            if shared is None
+            else (shared.partial, shared.lse, shared.parts)
+        ),
         q.stride(0),
         page_table.stride(0),
         scale,
@@ -120,6 +132,7 @@ def paged_decode(
         PAGE_SIZE=page_size,
         SOFT_CAP=soft_cap or 0.0,
         SINKS=sinks is not None,
+        HEIGHT=0 if shared is None else shared.tiles.shape[1],
         num_warps=4,
         num_stages=stages,
         **early_launch(q.device),
@@ -136,16 +149,15 @@ def _tiling(block_d: int, element_bytes: int, programs: int, device: Device) -> 
     return max(16, TILE_BYTES // (2 * block_d * element_bytes)), 5 if deep else 3
 
 
-@triton.jit(do_not_specialize=["rows", "limit"], do_not_specialize_on_alignment=["slots", "starts"])
+@triton.jit(do_not_specialize=["rows", "limit"], do_not_specialize_on_alignment=["slots", "starts", "own"])
 def _cut_rows(
-    slots, starts, pieces, rows, limit, multiprocessors,
-    KV_HEADS: tl.constexpr, WINDOW: tl.constexpr, MIN_PIECE: tl.constexpr, BLOCK: tl.constexpr,
+    slots, starts, own, pieces, rows, limit, multiprocessors,
+    KV_HEADS: tl.constexpr, WINDOW: tl.constexpr, SHARED: tl.constexpr, MIN_PIECE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     lane = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.int64)
     for at in tl.range(0, rows, BLOCK):
-        end = tl.load(starts + at + lane, mask=at + lane < rows, other=-1) + 1
-        total += tl.minimum(end, WINDOW) if WINDOW > 0 else end
+        total += _length(starts, own, at + lane, rows, WINDOW, SHARED)
     # One more program than multiprocessors would have two of them share one, and all wait for it.
     share = tl.maximum(tl.cdiv(tl.sum(total, 0), tl.maximum(multiprocessors // KV_HEADS, 1)), MIN_PIECE).to(tl.int32)
     used = 0
@@ -153,7 +165,7 @@ def _cut_rows(
         row = at + lane
         end = tl.load(starts + row, mask=row < rows, other=-1) + 1
         slot = tl.load(slots + row, mask=row < rows, other=0)
-        length = tl.minimum(end, WINDOW) if WINDOW > 0 else end
+        length = _length(starts, own, row, rows, WINDOW, SHARED)
         # A piece may be a quarter longer than its share, rather than leave a short one behind.
         count = tl.where(row < rows, tl.maximum(tl.cdiv(4 * length.to(tl.int64) - share, 4 * share), 1), 0).to(tl.int32)
         first = used + tl.cumsum(count, 0) - count
@@ -175,6 +187,15 @@ def _cut_rows(
         tl.store(pieces + (at + lane) * PIECE, -1, mask=at + lane < limit)
 
 
+@triton.jit
+def _length(starts, own, row, rows, WINDOW: tl.constexpr, SHARED: tl.constexpr):
+    """How many keys a row sees that it does not share; 0 for one that is not there."""
+    end = tl.load(starts + row, mask=row < rows, other=-1) + 1
+    if SHARED:
+        return end - tl.load(own + row, mask=row < rows, other=0)
+    return tl.minimum(end, WINDOW) if WINDOW > 0 else end
+
+
 @triton.jit(do_not_specialize_on_alignment=["q", "out", "sinks"])
 def _decode(
     q,
@@ -187,6 +208,9 @@ def _decode(
     arrived,
     table,
     sinks,
+    shared,
+    shared_lse,
+    parts,
     q_stride,
     table_stride,
     scale,
@@ -201,6 +225,7 @@ def _decode(
     PAGE_SIZE: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     SINKS: tl.constexpr,
+    HEIGHT: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     if EARLY:
@@ -256,10 +281,14 @@ def _decode(
         if tl.atomic_add(arrived + row * KV_HEADS + head, 1, sem="acq_rel") == count - 1:
             tl.store(arrived + row * KV_HEADS + head, 0)
             _merge(
-                partial, lse, out, sinks, row, head, first, count,
-                KV_HEADS, GROUP, GROUP_MERGE, HEAD_DIM, BLOCK_D, BLOCK_MERGE, SINKS,
+                partial, lse, out, sinks, shared, shared_lse, parts, row, head, first, count,
+                KV_HEADS, GROUP, GROUP_MERGE, HEAD_DIM, BLOCK_D, BLOCK_MERGE, SINKS, HEIGHT,
             )  # fmt: skip
     else:
+        if HEIGHT > 0:
+            best, total, acc = fold(
+                best, total, acc, shared, shared_lse, parts, row, head, g, d, KV_HEADS, GROUP, HEIGHT, HEAD_DIM
+            )
         if SINKS:
             sink = tl.load(sinks + head * GROUP + g, mask=g < GROUP, other=float("-inf")).to(tl.float32) * LOG2_E
             higher = tl.maximum(best, sink)
@@ -276,6 +305,9 @@ def _merge(
     lse,
     out,
     sinks,
+    shared,
+    shared_lse,
+    parts,
     row,
     head,
     first,
@@ -287,6 +319,7 @@ def _merge(
     BLOCK_D: tl.constexpr,
     BLOCK: tl.constexpr,
     SINKS: tl.constexpr,
+    HEIGHT: tl.constexpr,
 ):
     """Weigh the pieces of one row and key head by their log-sum-exp; the loads pass the first-level cache."""
     g, d, s = tl.arange(0, GROUP_MERGE), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK)
@@ -309,6 +342,10 @@ def _merge(
         total = total * fade + tl.sum(weight, 0)
         acc = acc * fade[:, None] + tl.sum(part * weight[:, :, None], 0)
         best = higher
+    if HEIGHT > 0:
+        best, total, acc = fold(
+            best, total, acc, shared, shared_lse, parts, row, head, g, d, KV_HEADS, GROUP, HEIGHT, HEAD_DIM
+        )
     out_at = ((row * KV_HEADS + head) * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
     mask = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
     tl.store(out + out_at, (acc / total[:, None]).to(out.dtype.element_ty), mask=mask)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from radixlm.kernels.triton.device import Device, device_of
+from radixlm.kernels.triton.device import device_of
 
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
@@ -47,7 +47,7 @@ def prefill_tiles(
 
 def tile_tokens(group: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> int:
     """The most tokens that a tile holds."""
-    return _tiling(triton.next_power_of_2(head_dim), dtype.itemsize, device_of(device)).block_m // group
+    return tiling_of(head_dim, dtype, device).block_m // group
 
 
 def paged_prefill(
@@ -76,7 +76,7 @@ def paged_prefill(
     kv_heads = keys.shape[1]
     group = heads // kv_heads
     block_d = triton.next_power_of_2(head_dim)
-    tiling = _tiling(block_d, q.element_size(), device_of(q.device))
+    tiling = tiling_of(head_dim, q.dtype, q.device)
     _prefill[(kv_heads, tiles.shape[0])](
         q,
         keys,
@@ -115,13 +115,13 @@ class Tiling:
     warps: int
 
 
-def _tiling(block_d: int, element_bytes: int, device: Device) -> Tiling:
+def tiling_of(head_dim: int, dtype: torch.dtype, device: torch.device) -> Tiling:
     """What measured best on an H200; with depth 5 two tiles of keys and values are under way, with 3 one."""
-    if element_bytes == 4:
+    if dtype.itemsize == 4:
         return Tiling(32, 32, 1, 4)
-    if block_d > 128:
+    if head_dim > 128:
         return Tiling(64, 32, 3, 4)
-    return Tiling(64, 64, 5 if device.shared_bytes > 160_000 else 3, 4)
+    return Tiling(64, 64, 5 if device_of(device).shared_bytes > 160_000 else 3, 4)
 
 
 @triton.jit(do_not_specialize_on_alignment=["q", "out", "sinks"])
@@ -174,18 +174,18 @@ def _prefill(
         # Blocks at the window's far edge, of which the later queries do not see all.
         first = tl.maximum(start + 1 - WINDOW, 0) // BLOCK_N * BLOCK_N
         inner = tl.minimum(tl.cdiv(tl.maximum(end - WINDOW, 0), BLOCK_N) * BLOCK_N, end)
-        acc, best, total = _attend(
+        acc, best, total = attend(
             acc, best, total, q_tile, position, pages, k_base, v_base, d, first, inner, end, scale,
             KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_N, PAGE_SIZE, WINDOW, SOFT_CAP, True,
         )  # fmt: skip
         first = inner
     # Blocks that every query of the tile sees whole, then those on the diagonal.
     whole = tl.maximum((start + 1) // BLOCK_N * BLOCK_N, first)
-    acc, best, total = _attend(
+    acc, best, total = attend(
         acc, best, total, q_tile, position, pages, k_base, v_base, d, first, whole, end, scale,
         KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_N, PAGE_SIZE, WINDOW, SOFT_CAP, False,
     )  # fmt: skip
-    acc, best, total = _attend(
+    acc, best, total = attend(
         acc, best, total, q_tile, position, pages, k_base, v_base, d, whole, end, end, scale,
         KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_N, PAGE_SIZE, WINDOW, SOFT_CAP, True,
     )  # fmt: skip
@@ -194,7 +194,7 @@ def _prefill(
 
 
 @triton.jit
-def _attend(
+def attend(
     acc,
     best,
     total,
