@@ -64,6 +64,10 @@ class Program:
         """The groups, and the words that belong to none of them."""
         space, words = self.parser(rest).parse_known_args(argv)
         given = vars(space)
+        every = [item for title, group in self.groups.items() for item in flags_of(title, group)]
+        missing = [item.option for item in every if item.required and item.name not in given]
+        if missing:
+            raise ConfigError(f"{missing[0]} is required")
         found = {
             title: group(
                 **{item.name: item.read(given[item.name]) for item in flags_of(title, group) if item.name in given}
@@ -84,13 +88,14 @@ def _add(group: "argparse._ArgumentGroup", item: FlagField) -> None:
         group.add_argument(item.option, dest=item.name, action="store_const", const=(), help=text)
         return
     shown = item.default not in (None, (), "", float("inf"))
+    default = "required" if item.required else _listed(item.default)
     choices = "{" + ",".join(item.flag.choices) + "}" if item.flag.choices else None
     group.add_argument(
         *item.spellings,
         dest=item.name,
         nargs="+" if item.kind == "list" else 1,
         metavar=choices or item.flag.metavar or item.base.__name__.upper(),
-        help=text + (f" ({_listed(item.default)})" if shown else ""),
+        help=text + (f" ({default})" if shown else ""),
     )
 
 
@@ -99,12 +104,15 @@ def _listed(default: Any) -> str:
 
 
 def command(run: Callable[[Sequence[str] | None], int], argv: Sequence[str] | None) -> int:
-    """A program's exit code; a failure with a known cause is one line on stderr and 1, an interruption 130."""
+    """A program's exit code; a failure with a known cause is one line on stderr and 1, or 2 for the command line's.
+
+    An interruption is 130.
+    """
     try:
         return until_unread(lambda: run(argv))
     except RadixError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -117,6 +125,15 @@ def append_line(path: str, line: bytes) -> None:
             file.write(line)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def made_folder(path: Path, option: str) -> Path:
+    """The folder at `path`, which `option` named, there from now on; ConfigError when it cannot be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{option}: {path} cannot be made: {error.strerror}") from None
+    return path
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

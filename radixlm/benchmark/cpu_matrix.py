@@ -5,8 +5,8 @@ both alike; while one is measured the other is suspended, so that neither distur
 engine.
 """
 
-import argparse
 import shlex
+import shutil
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,9 +17,12 @@ from typing import Any
 
 import psutil
 
-from radixlm.benchmark.commandline import table
-from radixlm.benchmark.gpu_matrix import THROUGHPUT, Workload, random_ids, run_client
+from radixlm.base.errors import RadixError
+from radixlm.benchmark.backends import BACKENDS
+from radixlm.benchmark.commandline import Program, command, made_folder, table
+from radixlm.benchmark.gpu_matrix import THROUGHPUT, Workload, random_ids, run_client, split_words
 from radixlm.benchmark.launched import ServerProcess
+from radixlm.config.flags import REQUIRED, at_least, flag
 
 START_LIMIT_S = 300.0
 OUTPUT = (("output tok/s", "output_throughput"),)
@@ -82,14 +85,49 @@ def suspended(contestants: Sequence[Contestant]) -> Iterator[None]:
             process.resume()
 
 
-def contestants(options: argparse.Namespace, stack: ExitStack) -> list[Contestant]:
+def peer_command(text: str) -> tuple[str, ...]:
+    """The words of another server's command line; ValueError when it cannot be started as one."""
+    words = tuple(shlex.split(text))
+    if words and shutil.which(words[0]) is None:
+        raise ValueError(f"there is no program {words[0]}")
+    if words and "{port}" not in text:
+        raise ValueError("must say where its port belongs: {port}")
+    return words
+
+
+_NAMES = tuple(workload.name for workload in WORKLOADS)
+
+
+@dataclass(frozen=True)
+class MatrixOptions:
+    """What runs, against which server, and where its files go."""
+
+    out: Path = flag(REQUIRED, "folder for logs, results and the table")
+    workloads: tuple[str, ...] = flag(_NAMES, "those that run", many=True, choices=_NAMES)
+    repeat: int = flag(3, "rounds that count, after one that does not", check=at_least(1))
+    flags: tuple[str, ...] = flag((), "more server flags, in one word", parse=split_words, metavar="FLAGS")
+    peer: tuple[str, ...] = flag(
+        (), "command of another server, with {port} for its port", parse=peer_command, metavar="COMMAND"
+    )
+    peer_backend: str = flag("vllm", "the benchmark client's backend for it", choices=tuple(BACKENDS))
+
+
+PROGRAM = Program(
+    "cpu_matrix",
+    "The demo model on this CPU, beside another server of the same weights.",
+    {"matrix": MatrixOptions},
+    family="python -m radixlm.benchmark",
+)
+
+
+def contestants(options: MatrixOptions, stack: ExitStack) -> list[Contestant]:
     """Start the servers."""
     ids = ("--tokenizer", "demo")
     ours = ServerProcess(["demo", "--enable-cache-report", *options.flags], options.out / "radixlm.log", START_LIMIT_S)
     stack.callback(ours.stop)
     found = [Contestant("radixlm", ours, ("--backend", "sglang-oai", *ids))]
     if options.peer:
-        peer = Peer(shlex.split(options.peer), options.out / "peer.log", START_LIMIT_S)
+        peer = Peer(options.peer, options.out / "peer.log", START_LIMIT_S)
         stack.callback(peer.stop)
         found.append(Contestant("peer", peer, ("--backend", options.peer_backend, *ids)))
     for one in found:
@@ -97,20 +135,22 @@ def contestants(options: argparse.Namespace, stack: ExitStack) -> list[Contestan
     return found
 
 
-def run(options: argparse.Namespace) -> list[list[str]]:
-    """Every chosen workload `options.repeat` times on each server; the table's rows."""
+def run(options: MatrixOptions) -> list[list[str]]:
+    """Every chosen workload `options.repeat` times on each server; the table's rows. RadixError when one fails."""
     chosen = [workload for workload in WORKLOADS if workload.name in options.workloads]
-    options.out.mkdir(parents=True, exist_ok=True)
+    made_folder(options.out, "--out")
     with ExitStack() as stack:
         servers = contestants(options, stack)
         results: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for number in range(options.repeat + 1):  # the first round warms up
             for workload in chosen:
                 for one in servers:
-                    folder = options.out / one.name
-                    folder.mkdir(exist_ok=True)
-                    with suspended([other for other in servers if other is not one]):
-                        line = run_client(workload, one.server.port, folder, (*one.client, "--seed", str(number)))
+                    folder = made_folder(options.out / one.name, "--out")
+                    try:
+                        with suspended([other for other in servers if other is not one]):
+                            line = run_client(workload, one.server.port, folder, (*one.client, "--seed", str(number)))
+                    except RadixError as error:
+                        raise RadixError(f"{workload.name} on {one.name} failed: {error}") from error
                     if number:
                         results.setdefault((workload.name, one.name), []).append(line)
             print(f"round {number} of {options.repeat} done", flush=True)
@@ -146,15 +186,12 @@ def _row(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    names = [workload.name for workload in WORKLOADS]
-    parser = argparse.ArgumentParser(prog="python -m radixlm.benchmark.cpu_matrix", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder for logs, results and the table")
-    parser.add_argument("--workloads", nargs="+", choices=names, default=names, help="all, when not given")
-    parser.add_argument("--repeat", type=int, default=3, help="rounds that count, after one that does not")
-    parser.add_argument("--flags", type=lambda text: text.split(), default=[], help="more server flags, in one word")
-    parser.add_argument("--peer", help="command of another server, with {port} for its port")
-    parser.add_argument("--peer-backend", default="vllm", help="the benchmark client's backend for it")
-    options = parser.parse_args(argv)
+    """The command. Status 1 when a workload failed: the first that does ends the run."""
+    return command(_main, argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    options: MatrixOptions = PROGRAM.read(argv)["matrix"]
     servers = ["radixlm", "peer"] if options.peer else ["radixlm"]
     heads = ["workload", "what", *servers, "ours / theirs", "client CPU at most", "done", "our cache hits"]
     text = table([heads, *run(options)])

@@ -4,14 +4,13 @@ Starts the server with its processes as in production, sends load with the bench
 of every process, and prints events and requests per second and the CPU time of each. Knows no route and no engine.
 """
 
-import argparse
 import json
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,20 @@ import psutil
 
 from radixlm.base.errors import RadixError
 from radixlm.benchmark.backends import BACKENDS, BodySettings
+from radixlm.benchmark.commandline import Program, append_line, command, made_folder
 from radixlm.benchmark.datasets import spec as datasets
 from radixlm.benchmark.datasets.spec import DatasetSpec
-from radixlm.benchmark.gpu_matrix import MODELS, Server, make_model
+from radixlm.benchmark.gpu_matrix import MODELS, Server, make_model, split_words, tokenizer_folder
 from radixlm.benchmark.http1 import Target
 from radixlm.benchmark.load import Plan
 from radixlm.benchmark.outcome import Outcome
 from radixlm.benchmark.tokens import Vocabulary
 from radixlm.benchmark.workers import Measured, measure, run_async
+from radixlm.config.flags import at_least, flag
 
 MODEL = "qwen3-0.6b"
 SAMPLE_S = 0.1
-PROGRAM = "radixlm.launch.paced"
+PACED = "radixlm.launch.paced"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,40 @@ CASES = {
     "requests": Case(2000, 384, 2, text=True, spread=False, at_once=64, step_ms=5.0),
     "rate": Case(3000, 512, 128, text=True, spread=True, at_once=None, step_ms=80.0),
 }
+
+
+@dataclass(frozen=True)
+class FrontOptions:
+    """What is measured, and how."""
+
+    out: Path = flag(Path("/tmp/radixlm-front"), "folder for logs and results")
+    cases: tuple[str, ...] = flag(tuple(CASES), "the loads that run", many=True, choices=tuple(CASES))
+    backend: str = flag("sglang-oai", "the API to speak", choices=tuple(BACKENDS))
+    tokenizer: Path | None = flag(
+        None, "folder of a real tokenizer; one is made up without it", parse=tokenizer_folder, metavar="FOLDER"
+    )
+    client_processes: int = flag(2, "client processes", check=at_least(1))
+    repeat: int = flag(1, "runs of each case", check=at_least(1))
+    flags: tuple[str, ...] = flag((), "server flags, in one word", parse=split_words, metavar="FLAGS")
+
+
+@dataclass(frozen=True)
+class CaseOptions:
+    """In place of each case's own."""
+
+    requests: int | None = flag(None, "how many requests", check=at_least(1))
+    prompt_tokens: int | None = flag(None, "tokens of a prompt", check=at_least(1))
+    output_tokens: int | None = flag(None, "tokens of an answer", check=at_least(1))
+    at_once: int | None = flag(None, "most requests in flight", check=at_least(1))
+    step_ms: float | None = flag(None, "milliseconds that a step of the engine takes", check=at_least(0))
+
+
+PROGRAM = Program(
+    "front",
+    "What the front end costs, measured with a paced engine in the model's place.",
+    {"front": FrontOptions, "case": CaseOptions},
+    family="python -m radixlm.benchmark",
+)
 
 
 @dataclass(frozen=True)
@@ -164,9 +199,9 @@ def plan(case: Case, backend: str, port: int, vocabulary: Vocabulary) -> Plan:
     return Plan(Target("127.0.0.1", port), backend, body, requests, indices, due_s, case.at_once)
 
 
-def run_case(name: str, case: Case, model: Path, vocabulary: Vocabulary, options: argparse.Namespace) -> Result:
+def run_case(name: str, case: Case, model: Path, vocabulary: Vocabulary, options: FrontOptions) -> Result:
     """A server of its own for one run."""
-    program = (PROGRAM, "--step-ms", str(case.step_ms))
+    program = (PACED, "--step-ms", str(case.step_ms))
     server = Server(model, options.flags, options.out / f"front-{name}.log", program)
     try:
         load = plan(case, options.backend, server.port, vocabulary)
@@ -196,41 +231,24 @@ def _load_vocabulary(model: Path) -> Vocabulary:
     return Vocabulary.of_codec(load_tokenizer(resolve(str(model))))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m radixlm.benchmark.front", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("/tmp/radixlm-front"), help="folder for logs and results")
-    parser.add_argument("--cases", type=lambda text: text.split(","), default=list(CASES), help=",".join(CASES))
-    parser.add_argument("--backend", choices=tuple(BACKENDS), default="sglang-oai", help="the API to speak")
-    parser.add_argument("--tokenizer", type=Path, help="folder of a real tokenizer; one is made up without it")
-    parser.add_argument("--client-processes", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each case")
-    parser.add_argument("--flags", type=lambda text: text.split(), default=[], help="server flags, in one word")
-    for field in ("requests", "prompt_tokens", "output_tokens", "at_once"):
-        parser.add_argument(f"--{field.replace('_', '-')}", type=int, help="in place of the case's own")
-    parser.add_argument("--step-ms", type=float, help="in place of the case's own")
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; status 1 when a run could not be made or requests failed."""
-    options = _parser().parse_args(argv)
-    options.out.mkdir(parents=True, exist_ok=True)
-    model = make_model(options.out / MODEL, MODELS[MODEL], options.tokenizer)
+    return command(_main, argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    found = PROGRAM.read(argv)
+    options: FrontOptions = found["front"]
+    changes: dict[str, Any] = {name: value for name, value in asdict(found["case"]).items() if value is not None}
+    model = make_model(made_folder(options.out, "--out") / MODEL, MODELS[MODEL], options.tokenizer)
     vocabulary = _load_vocabulary(model)
-    changes: dict[str, Any] = {name: getattr(options, name) for name in Case.__dataclass_fields__ if name in options}
-    changes = {name: value for name, value in changes.items() if value is not None}
     failed = 0
-    try:
-        for name in options.cases * options.repeat:
-            case = Case(**(asdict(CASES[name]) | changes))
-            result = run_case(name, case, model, vocabulary, options)
-            failed += result.failed
-            print(line(result), flush=True)
-            with (options.out / "front.jsonl").open("a") as file:
-                file.write(json.dumps({**asdict(result), "flags": options.flags, "backend": options.backend}) + "\n")
-    except (RadixError, RuntimeError, KeyError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    for name in options.cases * options.repeat:
+        result = run_case(name, replace(CASES[name], **changes), model, vocabulary, options)
+        failed += result.failed
+        print(line(result), flush=True)
+        shown = {**asdict(result), "flags": options.flags, "backend": options.backend}
+        append_line(str(options.out / "front.jsonl"), json.dumps(shown).encode() + b"\n")
     return 1 if failed else 0
 
 

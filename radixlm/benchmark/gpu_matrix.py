@@ -1,10 +1,10 @@
 """`python -m radixlm.benchmark.gpu_matrix`: every GPU workload in one command, beside SGLang's numbers.
 
 Makes model folders of the true shapes with dummy weights, starts a server for each model, runs the benchmark client
-against it, and prints one table. A workload that fails costs its own row only. Knows no tensor and no engine.
+against it, and prints one table. A workload that fails costs its own row only, and the exit status is then 1. Knows no
+tensor and no engine.
 """
 
-import argparse
 import json
 import shutil
 import string
@@ -12,13 +12,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
 from radixlm.base.errors import RadixError
+from radixlm.benchmark.commandline import Program, command, made_folder
 from radixlm.benchmark.launched import SERVE, ServerProcess
+from radixlm.config.flags import REQUIRED, at_least, flag
 
 VOCABULARY = 151_936
 START_LIMIT_S = 300.0
@@ -160,17 +162,17 @@ def _closing(servers: list[Server]) -> Iterator[None]:
 
 
 def run_client(workload: Workload, port: int, out: Path, more: Sequence[str]) -> dict[str, Any]:
-    """One benchmark run; its JSON line. RuntimeError, in one line, when it fails."""
+    """One benchmark run; its JSON line. RadixError when it fails."""
     result = out / f"{workload.name}.jsonl"
-    command = [sys.executable, "-m", "radixlm.benchmark.serving", "--port", str(port), "--host", "127.0.0.1"]
-    command += [*workload.client, "--flush-cache", "--disable-tqdm", "--output-file", str(result), *more]
+    words = [sys.executable, "-m", "radixlm.benchmark.serving", "--port", str(port), "--host", "127.0.0.1"]
+    words += [*workload.client, "--flush-cache", "--disable-tqdm", "--output-file", str(result), *more]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=WORKLOAD_LIMIT_S, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=WORKLOAD_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"not done within {WORKLOAD_LIMIT_S:.0f} s") from None
+        raise RadixError(f"not done within {WORKLOAD_LIMIT_S:.0f} s") from None
     (out / f"{workload.name}.log").write_text(done.stdout + done.stderr)
     if done.returncode:
-        raise RuntimeError((done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1])
+        raise RadixError((done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1])
     line: dict[str, Any] = json.loads(result.read_text().splitlines()[-1])
     return line
 
@@ -208,47 +210,89 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def run(options: argparse.Namespace) -> list[list[str]]:
-    """Every chosen workload, a server for each model (a new one where the last has died); the table's rows."""
-    out: Path = options.out
-    out.mkdir(parents=True, exist_ok=True)
+def split_words(text: str) -> tuple[str, ...]:
+    """The words of a flag that takes several in one, as in --flags '--page-size 16'."""
+    return tuple(text.split())
+
+
+def tokenizer_folder(text: str) -> Path:
+    """A folder with a tokenizer.json; ValueError when it is none."""
+    folder = Path(text)
+    if not (folder / "tokenizer.json").is_file():
+        raise ValueError(f"{text} is no folder with a tokenizer.json")
+    return folder
+
+
+_NAMES = tuple(workload.name for workload in WORKLOADS)
+
+
+@dataclass(frozen=True)
+class MatrixOptions:
+    """What runs and where its files go."""
+
+    out: Path = flag(REQUIRED, "folder for logs, results and the table")
+    workloads: tuple[str, ...] = flag(_NAMES, "those that run", many=True, choices=_NAMES)
+    models: Path = flag(Path("/tmp/radixlm-models"), "folder for model folders")
+    tokenizer: Path | None = flag(
+        None, "folder of a real tokenizer: prompts are then sent as text", parse=tokenizer_folder, metavar="FOLDER"
+    )
+    repeat: int = flag(1, "runs of each workload", check=at_least(1))
+    flags: tuple[str, ...] = flag((), "more server flags, in one word", parse=split_words, metavar="FLAGS")
+
+
+PROGRAM = Program(
+    "gpu_matrix",
+    "Every GPU workload in one command, beside SGLang's numbers.",
+    {"matrix": MatrixOptions},
+    family="python -m radixlm.benchmark",
+)
+
+
+@dataclass
+class Matrix:
+    """The table's rows, and the runs that failed: `NAME #RUN`."""
+
+    rows: list[list[str]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+def run(options: MatrixOptions) -> Matrix:
+    """Every chosen workload, a server for each model (a new one where the last has died)."""
+    out, models = made_folder(options.out, "--out"), made_folder(options.models, "--models")
     chosen = [workload for workload in WORKLOADS if workload.name in options.workloads]
     more = [] if options.tokenizer is not None else ["--tokenize-prompt", "--vocab-size", str(VOCABULARY)]
-    rows: list[list[str]] = []
+    found = Matrix()
     for model, workloads in groupby(chosen, key=lambda workload: workload.model):
-        folder = make_model(options.models / model, MODELS[model], options.tokenizer)
+        folder = make_model(models / model, MODELS[model], options.tokenizer)
         servers: list[Server] = []
         with _closing(servers):
-            for workload, number in product(workloads, range(options.repeat)):
+            for workload, number in product(workloads, range(1, options.repeat + 1)):
                 try:
                     if not servers or not servers[-1].alive:
                         servers.append(Server(folder, options.flags, out / f"server-{model}-{len(servers)}.log"))
                         print(f"{model}: ready after {servers[-1].started_s:.1f} s", flush=True)
-                    rows.append(row(workload, run_client(workload, servers[-1].port, out, more)))
-                except (RadixError, RuntimeError, OSError, ValueError) as error:
-                    rows.append(
-                        [workload.name, model, "failed", str(error)[:100], workload.peer, workload.goal, *"---"]
-                    )
-                print(f"{workload.name} #{number + 1}: {' '.join(rows[-1][2:4])}", flush=True)
-    return rows
+                    found.rows.append(row(workload, run_client(workload, servers[-1].port, out, more)))
+                except (RadixError, OSError, ValueError) as error:
+                    what = ["failed", str(error)[:100]]
+                    found.rows.append([workload.name, model, *what, workload.peer, workload.goal, *"---"])
+                    found.failed.append(f"{workload.name} #{number}")
+                print(f"{workload.name} #{number}: {' '.join(found.rows[-1][2:4])}", flush=True)
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    names = [workload.name for workload in WORKLOADS]
-    parser = argparse.ArgumentParser(prog="python -m radixlm.benchmark.gpu_matrix", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder for logs, results and the table")
-    parser.add_argument("--workloads", type=lambda text: text.split(","), default=names, help=",".join(names))
-    parser.add_argument("--models", type=Path, default=Path("/tmp/radixlm-models"), help="folder for model folders")
-    parser.add_argument("--tokenizer", type=Path, help="folder of a real tokenizer: prompts are then sent as text")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each workload")
-    parser.add_argument("--flags", type=lambda text: text.split(), default=[], help="more server flags, in one word")
-    options = parser.parse_args(argv)
-    unknown = set(options.workloads) - set(names)
-    if unknown:
-        parser.error(f"unknown workloads: {', '.join(sorted(unknown))}")
-    text = table(run(options))
+    """The command. Status 1 when a workload failed."""
+    return command(_main, argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    options: MatrixOptions = PROGRAM.read(argv)["matrix"]
+    found = run(options)
+    text = table(found.rows)
     (options.out / "table.txt").write_text(text + "\n")
     print(text)
+    if found.failed:
+        raise RadixError(f"{len(found.failed)} of {len(found.rows)} runs failed: {', '.join(found.failed)}")
     return 0
 
 

@@ -82,7 +82,8 @@ async def run(options: Options) -> Run:
 async def wait_ready(client: HttpClient, timeout_s: float) -> dict[str, Any] | None:
     """The answer of `/v1/models`, asked for every second until it comes; None if `timeout_s` is 0 and it does not.
 
-    ConfigError at once from a server that refuses the key: waiting would not change its mind.
+    RadixError when it does not in that time, ConfigError at once from a server that refuses the key: waiting would not
+    change its mind.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -90,7 +91,7 @@ async def wait_ready(client: HttpClient, timeout_s: float) -> dict[str, Any] | N
         if answer is not None or timeout_s <= 0:
             return answer
         if time.monotonic() >= deadline:
-            raise ConfigError(f"no answer from {client.target.url}/v1/models within {timeout_s:g} s")
+            raise RadixError(f"no answer from {client.target.url}/v1/models within {timeout_s:g} s")
         await asyncio.sleep(1.0)
 
 

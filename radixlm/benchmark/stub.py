@@ -3,7 +3,6 @@
 It can also misbehave on purpose (`--fail-every`, `--cut-every`), so that failure handling is seen at work.
 """
 
-import argparse
 import asyncio
 import json
 import sys
@@ -14,7 +13,10 @@ from typing import Any, cast
 import httptools
 import msgspec
 
+from radixlm.base.errors import RadixError
+from radixlm.benchmark.commandline import Program, command
 from radixlm.benchmark.workers import run_async
+from radixlm.config.flags import at_least, flag, within
 
 WORD = " tok"
 WORD_ID = 7
@@ -23,13 +25,29 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How the stub answers. `events_per_s`: rate of one stream, 0 for all events at once. `every` 0 means never."""
+    """How the stub answers."""
 
-    events_per_s: float = 0.0
-    tokens_per_event: int = 1
-    incremental: bool = False
-    fail_every: int = 0
-    cut_every: int = 0
+    events_per_s: float = flag(0.0, "of each stream; 0 sends all at once", check=at_least(0))
+    tokens_per_event: int = flag(1, "tokens of an event", check=at_least(1))
+    incremental: bool = flag(False, "/generate sends increments, not the text so far")
+    fail_every: int = flag(0, "answer each N-th request with status 500; 0: none", check=at_least(0))
+    cut_every: int = flag(0, "cut each N-th stream off in its middle; 0: none", check=at_least(0))
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where it listens."""
+
+    host: str = flag("127.0.0.1", "its address")
+    port: int = flag(30000, "its port; 0 takes a free one, and the line printed says which", check=within(0, 65535))
+
+
+PROGRAM = Program(
+    "stub",
+    "A server that speaks the measured APIs with instant fake tokens.",
+    {"address": Address, "behaviour": Behaviour},
+    family="python -m radixlm.benchmark",
+)
 
 
 @dataclass
@@ -291,40 +309,23 @@ async def serve(host: str, port: int, behaviour: Behaviour) -> asyncio.Server:
     return await asyncio.get_running_loop().create_server(lambda: _Connection(stub), host, port, backlog=4096)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m radixlm.benchmark.stub", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=30000, help="0 takes a free one; the line printed says which")
-    parser.add_argument("--events-per-s", type=float, default=0.0, help="of each stream; 0 sends all at once")
-    parser.add_argument("--tokens-per-event", type=int, default=1)
-    parser.add_argument("--incremental", action="store_true", help="/generate sends increments, not the text so far")
-    parser.add_argument("--fail-every", type=int, default=0, help="answer each N-th request with status 500")
-    parser.add_argument("--cut-every", type=int, default=0, help="cut each N-th stream off in its middle")
-    return parser
-
-
-async def _run(arguments: argparse.Namespace) -> None:
-    behaviour = Behaviour(
-        arguments.events_per_s,
-        arguments.tokens_per_event,
-        arguments.incremental,
-        arguments.fail_every,
-        arguments.cut_every,
-    )
-    server = await serve(arguments.host, arguments.port, behaviour)
-    print(f"listening on http://{arguments.host}:{server.sockets[0].getsockname()[1]}", flush=True)
+async def _run(address: Address, behaviour: Behaviour) -> None:
+    try:
+        server = await serve(address.host, address.port, behaviour)
+    except OSError as error:
+        raise RadixError(f"cannot listen at {address.host}:{address.port}: {error.strerror}") from None
+    print(f"listening on http://{address.host}:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until interrupted."""
-    try:
-        run_async(_run(_parser().parse_args(argv)))
-    except KeyboardInterrupt:
-        return 0
-    except OSError as error:
-        print(f"cannot listen: {error}", file=sys.stderr)
-        return 1
+    return command(_main, argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    found = PROGRAM.read(argv)
+    run_async(_run(found["address"], found["behaviour"]))
     return 0
 
 

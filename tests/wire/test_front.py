@@ -36,7 +36,7 @@ def test_prompts_of_all_sizes_are_answered_and_a_dead_tokenizer_ends_the_server(
     tokenizer: Path, tmp_path: Path
 ) -> None:
     model = make_model(tmp_path / "model", MODELS["qwen3-0.6b"], tokenizer)
-    program = (front.PROGRAM, "--step-ms", "2")
+    program = (front.PACED, "--step-ms", "2")
     server = Server(model, FLAGS, tmp_path / "log", program)
     try:
         url = f"http://127.0.0.1:{server.port}/generate"

@@ -222,4 +222,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "MISLEADING client-saturated" in shown and "99 %" in shown and "do:" in shown
     assert main(["--json", str(bad)]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["rule"] == "client-saturated"
-    assert main([]) == 1 and main(["--what", str(good)]) == 1
+    assert main([]) == 2 and main(["--what", str(good)]) == 2

@@ -84,4 +84,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "may be chance" in capsys.readouterr().out
     assert main([str(a), str(b)]) == 1
     assert "not comparable: output length: 128 against 64" in capsys.readouterr().out
-    assert main([str(a)]) == 1
+    assert main([str(a)]) == 2

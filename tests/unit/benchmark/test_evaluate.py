@@ -126,4 +126,4 @@ def test_what_a_server_cannot_do_is_said_in_one_line() -> None:
     "words", [[], ["--against", "u"], ["--text", "/none"], ["--base-url", "u", "--text", "t", "m"]]
 )
 def test_refusals(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate.main(words) == 1 and capsys.readouterr().err.startswith("error:")
+    assert evaluate.main(words) == 2 and capsys.readouterr().err.startswith("error:")

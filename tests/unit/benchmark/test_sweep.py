@@ -96,7 +96,7 @@ def test_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("words", [["--slo-ttft-ms", "1"], ["--request-rates", "1"], ["--request-rates", "0"]])
 def test_what_makes_no_sweep(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 1 and capsys.readouterr().err.startswith("error:")
+    assert main(words) == 2 and capsys.readouterr().err.startswith("error:")
 
 
 def test_chart_of_anything() -> None:
