@@ -7,6 +7,7 @@ A prompt that comes while nothing else is being tokenized saves itself the way: 
 import asyncio
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,7 +45,8 @@ class TokenizerPool:
     def __init__(self, addresses: Addresses, workers: int, local: LocalPrompts) -> None:
         """Bind what the workers answer to; call it before they start. `local` does what is short or comes alone."""
         self._local = local
-        self._busy_here = False
+        self._thread = ThreadPoolExecutor(1, "tokenizer")
+        self._here: Future[list[I32]] | None = None  # the thread's last prompt, whether or not one still waits for it
         self._senders = [Sender(addresses.tokenize(worker)) for worker in range(workers)]
         self._answers = LoopReceiver(addresses.tokenized)
         self._outstanding_chars = [0] * workers
@@ -59,8 +61,9 @@ class TokenizerPool:
             check_unicode(text)
         if self._fatal is not None:
             raise RequestError(self._fatal, status=500)
-        if len(texts) == 1 and not self._calls and not self._busy_here:
-            return await self._here(texts, special)
+        if len(texts) == 1 and not self._calls and (self._here is None or self._here.done()):
+            self._here = self._thread.submit(self._local.encode_now, texts, special)
+            return await _answer(self._here)
         parts = _parts(texts)
         answers = await asyncio.gather(*(self._part(part, texts, special) for part in parts))
         ids: list[I32] = [np.empty(0, np.int32)] * len(texts)
@@ -68,17 +71,6 @@ class TokenizerPool:
             for place, array in zip(part.places, arrays, strict=True):
                 ids[place] = array
         return ids
-
-    async def _here(self, texts: Sequence[str], special: Sequence[bool]) -> list[I32]:
-        self._busy_here = True
-        try:
-            return await asyncio.to_thread(self._local.encode_now, texts, special)
-        except RequestError:
-            raise
-        except Exception as error:
-            raise _unfit(f"{type(error).__name__}: {error}") from error
-        finally:
-            self._busy_here = False
 
     async def ready(self) -> None:
         """Wait until every worker answers."""
@@ -120,9 +112,19 @@ class TokenizerPool:
                 call.answer.set_exception(RequestError(message, status=500))
 
     def close(self) -> None:
+        self._thread.shutdown(wait=False)
         for sender in self._senders:
             sender.close()
         self._answers.close()
+
+
+async def _answer(work: Future[list[I32]]) -> list[I32]:
+    try:
+        return await asyncio.wrap_future(work)
+    except RequestError:
+        raise
+    except Exception as error:
+        raise _unfit(f"{type(error).__name__}: {error}") from error
 
 
 def _unfit(reason: str) -> RadixError:

@@ -94,9 +94,13 @@ def test_a_prompt_by_itself_is_done_here_and_the_next_one_by_a_worker() -> None:
 
         def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
             self.asked.append((text, threading.current_thread() in working))
+            if text == LONG[2]:
+                came.set()
+            assert text != LONG[1] or came.wait(10)
             return TOKENIZER.encode(text, add_special_tokens)
 
     working: set[threading.Thread] = set()
+    came = threading.Event()
 
     async def test(pool: TokenizerPool) -> None:
         working.update(threading.enumerate())
@@ -109,6 +113,46 @@ def test_a_prompt_by_itself_is_done_here_and_the_next_one_by_a_worker() -> None:
         assert sorted(Watched.asked[2:]) == sorted([(LONG[1], False), (LONG[2], True)])
 
     with_pool(2, test, Watched())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_prompt_that_nobody_waits_for_any_more_keeps_the_next_one_from_its_side(fails: bool) -> None:
+    class Held:
+        """The real tokenizer, which takes its time over the first text and knows in which thread each is done."""
+
+        bos_token_id = TOKENIZER.bos_token_id
+
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            asked.append((text, threading.current_thread() in working))
+            if len(asked) == 1:
+                begun.set()
+                assert let_go.wait(10)
+                if fails:
+                    raise ValueError("boom")
+            return TOKENIZER.encode(text, add_special_tokens)
+
+    begun, let_go = threading.Event(), threading.Event()
+    asked: list[tuple[str, bool]] = []
+    working: set[threading.Thread] = set()
+
+    async def test(pool: TokenizerPool) -> None:
+        working.update(threading.enumerate())
+        leaving = asyncio.create_task(pool.encode([LONG[0]], [True]))
+        try:
+            assert await asyncio.to_thread(begun.wait, 10)
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            for number in (1, 2):  # one after the other: nothing but the thread is busy
+                [ids] = await pool.encode([LONG[number]], [True])
+                assert ids.tolist() == encode(TOKENIZER, LONG[number], True)
+        finally:
+            let_go.set()
+        assert asked == [(LONG[0], False), (LONG[1], True), (LONG[2], True)]
+        while asked[-1][1]:  # the thread ends some time after it is let go, and then the front is free again
+            await pool.encode([LONG[0]], [True])
+
+    with_pool(2, test, Held())
 
 
 def test_a_text_with_its_own_bos_gets_no_second_one() -> None:
