@@ -42,11 +42,13 @@ from radixlm.runner.capture import CaptureReport
 from radixlm.runner.memory import free_device_bytes
 from radixlm.runner.rows import Rows
 from radixlm.runner.runner import Runner
+from radixlm.runner.sampler import LOGITS_ROWS
 from radixlm.runner.staging import Staging
 from radixlm.scheduler.limits import SchedulerLimits
 from radixlm.scheduler.scheduler import Scheduler
 
 logger = log.get(__name__)
+SHARED_TOKENS = 1 << 19  # seen by rows together: so many that keys which they share are read once
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,6 @@ def assemble(
         max_running_requests=most_running,
         vocab_size=card.vocab_size,
         eos_token_ids=card.eos_token_ids,
-        decode_graphs=captured.decode is not None,
     )
     events = kv_events(resolved.config.cache.kv_events_config)
     feed = None if events is None else KvEventPublisher(events, page_size)
@@ -152,7 +153,7 @@ def assemble(
     )
     token_bytes = tokenizer.token_bytes(card.vocab_size) if tokenizer is not None else None
     scheduler = Scheduler(resolved.config.schedule, cache, limits, token_bytes)
-    warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner, card)
+    warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner, card, most_running)
     report = budget_report(resolved, pool_size, loaded.weights_bytes, _free_bytes(device))
     attending = f"attention: {backend.name} ({why})"
     report[-1:-1] = [attending, *_captured_lines(captured, resolved, backend, room)]
@@ -231,12 +232,15 @@ def _attention(resolved: Resolved, card: ModelCard) -> tuple[Maker, str]:
     return (choose if card.encoder is None else choose_for_encoder)(facts, resolved.config.device)
 
 
-def _warm_up(runner: Runner, card: ModelCard) -> float:
-    """A chunk and a decode step through the whole path, so that the first request pays for nothing; seconds taken."""
+def _warm_up(runner: Runner, card: ModelCard, most_running: int) -> float:
+    """Each kind of step once through the whole path, so that no request pays for the first time; seconds taken."""
     began = time.monotonic()
     run_null_step(runner, null_step([1], 0, pools=card.pooling is not None))
     if card.pooling is None:
         run_null_step(runner, null_step([1], 1))
+        rows = min(LOGITS_ROWS, most_running)
+        if rows > 1 and runner.capturable:  # on the null page they all see the same keys
+            run_null_step(runner, null_step([1] * rows, rows, start=min(SHARED_TOKENS // rows, card.context_len - 1)))
     return time.monotonic() - began
 
 

@@ -32,10 +32,10 @@ NUCLEUS = SamplingParams(temperature=0.7, top_p=0.9)
 
 
 def null_step(
-    counts: Sequence[int], decode_rows: int, params: SamplingParams = GREEDY, pools: bool = False
+    counts: Sequence[int], decode_rows: int, params: SamplingParams = GREEDY, pools: bool = False, start: int = 0
 ) -> StepPlan:
-    """A first step of rows with `counts` tokens on slots 0, 1 ..., all sampled, or pooled where the model pools; page
-    tables are left as they are."""
+    """A step of rows with `counts` tokens from `start` on, on slots 0, 1 ..., all sampled, or pooled where the model
+    pools; page tables are left as they are."""
     rows = len(counts)
     zeros: I32 = np.zeros(rows, np.int32)
     flags: I32 = np.full(rows, (LAST if pools else SAMPLE) | HOST, np.int32)
@@ -44,7 +44,7 @@ def null_step(
         step=0,
         decode_rows=decode_rows,
         slots=np.arange(rows, dtype=np.int32),
-        starts=zeros,
+        starts=np.full(rows, start, np.int32),
         counts=np.array(counts, np.int32),
         flags=flags,
         outputs=zeros,

@@ -84,7 +84,8 @@ class StepResult(msgspec.Struct, frozen=True):
 
     -2 marks a row whose logits were not finite. `error` is set when the step failed as a whole: its rows produced
     nothing and the KV they would have written must not be used. `extras` by row, for the rows that have any. `ends` by
-    row, for those with MASKED whose constraint is over with this token: None, or why it cannot go on.
+    row, for those with MASKED whose constraint is over with this token: None, or why it cannot go on. `replayed`: the
+    step was, from a captured graph.
     """
 
     step: int
@@ -92,6 +93,7 @@ class StepResult(msgspec.Struct, frozen=True):
     error: str | None = None
     extras: dict[int, Extras] = {}
     ends: dict[int, str | None] = {}
+    replayed: bool = False
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self, enc_hook=enc_hook)

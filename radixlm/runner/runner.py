@@ -143,7 +143,7 @@ class Runner:
             tokens[failed] = NOT_FINITE
         else:
             extras = step.readout.wait() if step.readout is not None else {}
-        return StepResult(plan.step, tokens, step.error, extras)
+        return StepResult(plan.step, tokens, step.error, extras, replayed=step.replayed)
 
     def weight(self, name: str) -> Tensor | None:
         """A weight as a checkpoint has it, by its Hugging Face name; None for a name the model does not have."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 class SchedulerLimits:
     """`capacity_tokens` is the longest prompt + output that one request can hold; it must fit the KV pool.
 
-    `eos_token_ids` end every request that does not ignore them. `decode_graphs` says whether decode steps replay
-    graphs; it only appears in log lines.
+    `eos_token_ids` end every request that does not ignore them.
     """
 
     capacity_tokens: int
@@ -16,7 +15,6 @@ class SchedulerLimits:
     max_running_requests: int
     vocab_size: int
     eos_token_ids: tuple[int, ...] = ()
-    decode_graphs: bool = False
 
     @property
     def longest_tokens(self) -> int:

@@ -29,12 +29,11 @@ class Reporter:
         tokens per second.
     """
 
-    def __init__(self, decode_log_interval: int, decode_graphs: bool) -> None:
+    def __init__(self, decode_log_interval: int) -> None:
         self.lines: list[str] = []
         self.prefill_tokens = self.cached_tokens = self.decode_tokens = 0
         self.gen_throughput = 0.0
         self._interval = max(decode_log_interval, 1)
-        self._decode_graphs = decode_graphs
         self._decode_steps = 0
         self._decode_mark: tuple[float, int] | None = None
         self._prefill_mark: float | None = None
@@ -60,8 +59,8 @@ class Reporter:
         """A committed step gave `tokens` output tokens."""
         self.decode_tokens += tokens
 
-    def decode(self, now: float, load: Load) -> None:
-        """A step with decode rows was committed, and its tokens were counted."""
+    def decode(self, now: float, load: Load, replayed: bool) -> None:
+        """A step with decode rows was committed, and its tokens were counted; `replayed` from a captured graph."""
         self._decode_steps += 1
         if self._decode_mark is None:
             self._decode_mark = (now, self.decode_tokens)
@@ -72,7 +71,7 @@ class Reporter:
         self._decode_mark = (now, self.decode_tokens)
         self.lines.append(
             f"Decode batch, #running-req: {load.running}, #token: {load.used_tokens}, token usage: {load.usage:.2f}, "
-            f"cuda graph: {self._decode_graphs}, gen throughput (token/s): {self.gen_throughput:.2f}, "
+            f"cuda graph: {replayed}, gen throughput (token/s): {self.gen_throughput:.2f}, "
             f"#queue-req: {load.queued}"
         )
 

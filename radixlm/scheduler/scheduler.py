@@ -70,7 +70,7 @@ class Scheduler:
         self._life = Lifecycle(cache, self._slots, self._queue, self._sharing, self._outbox)
         self._intake = Intake(limits, Priorities(config), token_bytes, self._life)
         self._admission = Admission(cache, self._slots, config.schedule_conservativeness)
-        self._reporter = Reporter(config.decode_log_interval, limits.decode_graphs)
+        self._reporter = Reporter(config.decode_log_interval)
         order = policy(cache, self._slots.running)
         self._planner = Planner(
             Parts(
@@ -297,7 +297,7 @@ class Scheduler:
         if record.decode_rows:
             self._admission.decay()
             load = Load(self.running, self.queued, self._cache.used_tokens, self._cache.total_tokens)
-            self._reporter.decode(now, load)
+            self._reporter.decode(now, load, result.replayed)
 
     def _end_constrained(self, record: PlannedStep, live: NDArray[np.bool_], result: StepResult) -> None:
         """End the requests whose constraint is over, unless their token has ended them already."""
