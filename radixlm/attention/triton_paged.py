@@ -76,6 +76,8 @@ class UncutPlan:
 class TritonPaged(DeviceAttention):
     """Decode rows go to the split kernel, chunks to the tiled one; of a graph's step the host needs to know nothing.
 
+    Keys that decode rows share go to a tiled kernel of their own, before the split one, in steps that are not replayed.
+
     Where results must not depend on the batch, decode rows are chunks of one token: the tiled kernel goes through a
     row's keys from the first on, in blocks that are the same for every query.
     """

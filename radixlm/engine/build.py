@@ -153,7 +153,7 @@ def assemble(
     )
     token_bytes = tokenizer.token_bytes(card.vocab_size) if tokenizer is not None else None
     scheduler = Scheduler(resolved.config.schedule, cache, limits, token_bytes)
-    warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner, card, most_running)
+    warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner, card, resolved)
     report = budget_report(resolved, pool_size, loaded.weights_bytes, _free_bytes(device))
     attending = f"attention: {backend.name} ({why})"
     report[-1:-1] = [attending, *_captured_lines(captured, resolved, backend, room)]
@@ -232,15 +232,16 @@ def _attention(resolved: Resolved, card: ModelCard) -> tuple[Maker, str]:
     return (choose if card.encoder is None else choose_for_encoder)(facts, resolved.config.device)
 
 
-def _warm_up(runner: Runner, card: ModelCard, most_running: int) -> float:
+def _warm_up(runner: Runner, card: ModelCard, resolved: Resolved) -> float:
     """Each kind of step once through the whole path, so that no request pays for the first time; seconds taken."""
     began = time.monotonic()
     run_null_step(runner, null_step([1], 0, pools=card.pooling is not None))
     if card.pooling is None:
         run_null_step(runner, null_step([1], 1))
-        rows = min(LOGITS_ROWS, most_running)
+        rows = min(LOGITS_ROWS, known(resolved.config.schedule.max_running_requests))
         if rows > 1 and runner.capturable:  # on the null page they all see the same keys
-            run_null_step(runner, null_step([1] * rows, rows, start=min(SHARED_TOKENS // rows, card.context_len - 1)))
+            start = min(SHARED_TOKENS // rows, resolved.context_len - 1)
+            run_null_step(runner, null_step([1] * rows, rows, start=start))
     return time.monotonic() - began
 
 
