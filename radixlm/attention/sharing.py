@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.protocol.arrays import I32
+from radixlm.attention.base import HostPages
+from radixlm.protocol.arrays import I32, I64
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,48 @@ class SharedPrefix:
 
     rows: tuple[int, ...]
     keys: int
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What rows that decode share; true of them while they only grow and belong to the same requests.
+
+    slots, starts: int32 [R]; owners: int64 [R].
+    """
+
+    slots: I32
+    starts: I32
+    owners: I64
+    groups: list[SharedPrefix]
+
+    @property
+    def saved_keys(self) -> int:
+        """How many keys less are read when each is read once."""
+        return sum((len(group.rows) - 1) * group.keys for group in self.groups)
+
+    def holds(self, slots: I32, starts: I32, owners: I64) -> bool:
+        """Whether these are the same rows, none of them shorter."""
+        same = np.array_equal(slots, self.slots) and np.array_equal(owners, self.owners)
+        return same and bool((starts >= self.starts).all())
+
+
+class SharingFinder:
+    """Looks for what a step's decode rows share, and only where they are not those of the step before."""
+
+    def __init__(self, page_size: int, block: int) -> None:
+        """Keys are shared by whole blocks of `block`."""
+        self._page_size = page_size
+        self._block = block
+        self._last: Sharing | None = None
+
+    def find(self, slots: I32, starts: I32, pages: HostPages) -> Sharing:
+        """What the rows (int32 [R] each) share; the same object as long as it is true."""
+        owners = pages.owners[slots]
+        if self._last is None or not self._last.holds(slots, starts, owners):
+            counts = np.ones(len(slots), np.int32)
+            groups = shared_prefixes(slots, starts, counts, pages.table, self._page_size, self._block)
+            self._last = Sharing(slots.copy(), starts.copy(), owners, groups)
+        return self._last
 
 
 def shared_prefixes(slots: I32, starts: I32, counts: I32, table: I32, page_size: int, block: int) -> list[SharedPrefix]:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from radixlm.attention.base import AttentionFacts, AttentionLayer, HostPages, RowBatch
 from radixlm.attention.device import DeviceAttention
-from radixlm.attention.sharing import SharedPrefix, shared_prefixes
+from radixlm.attention.sharing import Sharing, SharingFinder
 from radixlm.cache.pools.mha import MHAPool
 from radixlm.kernels import triton
-from radixlm.protocol.arrays import I32, I64
+from radixlm.protocol.arrays import I32
 
 if TYPE_CHECKING:
     from radixlm.kernels.triton.decode import DecodeScratch
@@ -22,6 +22,7 @@ MIN_HEAD_DIM = 16  # what tensor cores take at least
 MAX_HEAD_DIM = 256
 CAPTURED_ROWS = 64  # of a captured step; each may need a tile more than its tokens fill
 CAPTURED_CONTEXT = 8192  # of its decode rows: longer ones had better be split
+SHARED_BLOCK = 64  # keys are shared by whole blocks of so many, which tiles of all sizes divide
 # Bytes of a layer's keys and values that are read once in place of once for each row that shares them: from so many on
 # a step of several launches more is worth it, and from so many on one that the host launches itself.
 SHARED_BYTES = 64 << 20
@@ -39,29 +40,6 @@ class DecodePlan:
     starts: Tensor
     pieces: "dict[int | None, DecodeScratch]"
     shared: "SharedKeys | None" = None
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """What was found out about the sharing of rows: it holds while they only grow, and belong to the same requests.
-
-    slots, starts: int32 [R]; owners: int64 [R]; saved_bytes: what a layer need not read; keys: made when first used.
-    """
-
-    slots: I32
-    starts: I32
-    owners: I64
-    groups: list[SharedPrefix]
-    saved_bytes: int
-    keys: "list[SharedKeys]"
-
-    def holds(self, slots: I32, starts: I32, owners: I64) -> bool:
-        """Whether the same rows have at least as many tokens as then."""
-        return (
-            np.array_equal(slots, self.slots)
-            and np.array_equal(owners, self.owners)
-            and bool((starts >= self.starts).all())
-        )
 
 
 @dataclass(frozen=True)
@@ -88,7 +66,8 @@ class TritonPaged(DeviceAttention):
 
     def __init__(self, facts: AttentionFacts, pool: MHAPool) -> None:
         super().__init__(facts, pool)
-        self._sharing: Sharing | None = None
+        self._finder = SharingFinder(facts.page_size, SHARED_BLOCK)
+        self._cut: tuple[Sharing, SharedKeys] | None = None
 
     @classmethod
     def why_not_here(cls, facts: AttentionFacts) -> list[str]:
@@ -187,39 +166,30 @@ class TritonPaged(DeviceAttention):
         )
 
     def rather_eager(self, slots: I32, starts: I32, pages: HostPages) -> bool:
-        return self._saved_bytes(slots, starts, pages, EAGER_BYTES) >= EAGER_BYTES
+        return self._sharing(slots, starts, pages, EAGER_BYTES) is not None
+
+    def _sharing(self, slots: I32, starts: I32, pages: HostPages, least_bytes: int) -> Sharing | None:
+        """What decode rows share, if a layer need not read so many bytes of keys and values."""
+        facts = self.facts
+        key_bytes = 2 * facts.num_kv_heads * facts.head_dim * facts.dtype.itemsize
+        if facts.invariant or None not in facts.windows or int(starts.sum()) * key_bytes < least_bytes:
+            return None
+        sharing = self._finder.find(slots, starts, pages)
+        return sharing if sharing.saved_keys * key_bytes >= least_bytes else None
 
     def _shared_keys(self, batch: RowBatch, pages: HostPages) -> "SharedKeys | None":
-        """What the decode rows share, where reading it once pays."""
         from radixlm.kernels.triton.shared import shared_keys
 
         facts, rows = self.facts, batch.decode_rows
         slots = batch.slots_host[:rows]
-        if self._saved_bytes(slots, batch.starts_host[:rows], pages, SHARED_BYTES) < SHARED_BYTES:
+        sharing = self._sharing(slots, batch.starts_host[:rows], pages, SHARED_BYTES)
+        if sharing is None:
             return None
-        sharing = self._sharing
-        assert sharing is not None
-        if not sharing.keys:
+        if self._cut is None or self._cut[0] is not sharing:
             groups = [(group.rows, group.keys) for group in sharing.groups]
             shape = (facts.num_heads, facts.num_kv_heads, facts.head_dim, facts.dtype)
-            sharing.keys.append(shared_keys(groups, slots, *shape, batch.page_table.device))
-        return sharing.keys[0]
-
-    def _saved_bytes(self, slots: I32, starts: I32, pages: HostPages, least: int) -> int:
-        """Bytes of keys and values that a layer need not read; not looked for where it must be below `least`."""
-        facts = self.facts
-        key_bytes = 2 * facts.num_kv_heads * facts.head_dim * facts.dtype.itemsize
-        if facts.invariant or None not in facts.windows or int(starts.sum()) * key_bytes < least:
-            return 0
-        owners = pages.owners[slots]
-        if self._sharing is None or not self._sharing.holds(slots, starts, owners):
-            from radixlm.kernels.triton.shared import SHARED_BLOCK
-
-            ones = np.ones(len(slots), np.int32)
-            groups = shared_prefixes(slots, starts, ones, pages.table, facts.page_size, SHARED_BLOCK)
-            saved_bytes = sum((len(group.rows) - 1) * group.keys for group in groups) * key_bytes
-            self._sharing = Sharing(slots.copy(), starts.copy(), owners, groups, saved_bytes, [])
-        return self._sharing.saved_bytes
+            self._cut = sharing, shared_keys(groups, SHARED_BLOCK, slots, *shape, batch.page_table.device)
+        return self._cut[1]
 
     def _attend_shared(self, layer: AttentionLayer, q: Tensor, batch: RowBatch, shared: "SharedKeys") -> None:
         from radixlm.kernels.triton.shared import attend_shared

@@ -180,25 +180,6 @@ def test_rows_that_decode_after_the_same_keys(
     case.close(case.backend.forward(case.layer, *case.split(case.qkv.to(DEVICE)), batch, meta), case.want())
 
 
-def test_what_rows_share_is_looked_for_again_when_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radixlm.attention.triton_paged.EAGER_BYTES", 1)
-    backend = Case("triton", DECODES).backend
-    table = np.zeros((3, 200), np.int32)
-    table[:, :128] = np.arange(1, 129)
-    pages = HostPages(table, np.zeros(3, np.int64))
-    slots, starts = np.arange(3, dtype=np.int32), np.full(3, 150, np.int32)
-    assert backend.rather_eager(slots, starts, pages)
-    table[1:, 63] = 7
-    assert backend.rather_eager(slots, starts + 1, pages)  # unseen as long as the rows only grow
-    pages.owners[1] += 1
-    assert backend.rather_eager(slots, starts + 2, pages)  # 1 and 2 still share
-    table[1, 63] = 8
-    assert not backend.rather_eager(slots, starts, pages)
-    table[1, 63] = 7
-    assert backend.rather_eager(slots[1:], starts[1:], pages)
-    assert not backend.rather_eager(slots[:1], starts[:1], pages)
-
-
 @pytest.mark.parametrize("page_size", [1, 20])
 @pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("backend", [mixed, fa4])

@@ -18,7 +18,6 @@ from torch import Tensor
 from radixlm.kernels.triton.device import device_of, early_launch
 from radixlm.kernels.triton.prefill import attend, tiling_of
 
-SHARED_BLOCK = 64  # shared keys come in blocks of so many, whole tiles of all sizes
 MIN_PIECE_TOKENS = 256
 PIECES_PER_MULTIPROCESSOR = 4
 PART: tl.constexpr = tl.constexpr(3)  # integers that say where a row's parts are
@@ -45,6 +44,7 @@ class SharedKeys:
 
 def shared_keys(
     groups: Sequence[tuple[Sequence[int], int]],
+    block: int,
     slots: npt.NDArray[np.int32],
     heads: int,
     kv_heads: int,
@@ -54,7 +54,7 @@ def shared_keys(
 ) -> SharedKeys:
     """Cut the keys of `groups`, at least one: rows, no row in two, and how many of their first keys are the same.
 
-    Their number is a multiple of SHARED_BLOCK.
+    Their number is a multiple of `block`, which is one of every tile's width.
     """
     group = heads // kv_heads
     tiling = tiling_of(head_dim, dtype, device)
@@ -70,7 +70,7 @@ def shared_keys(
     for number, (rows, keys) in enumerate(tiles):
         members[number, : len(rows)] = rows
         count = max(keys // least_tokens, 1)
-        ends = [keys // SHARED_BLOCK * end // count * SHARED_BLOCK for end in range(count + 1)]
+        ends = [keys // block * end // count * block for end in range(count + 1)]
         own[list(rows)] = keys
         parts[list(rows), 0], parts[list(rows), 1] = len(pieces), count
         parts[list(rows), 2] = np.arange(len(rows))

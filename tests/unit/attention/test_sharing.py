@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from radixlm.attention.sharing import SharedPrefix, shared_prefixes
+from radixlm.attention.base import HostPages
+from radixlm.attention.sharing import SharedPrefix, SharingFinder, shared_prefixes
 
 BLOCK = 8
 
@@ -16,6 +17,26 @@ def found(paths: list[list[int]], counts: list[int] | None = None, page_size: in
     starts = np.array([len(pages) * page_size for pages in paths], np.int32)
     slots = np.arange(len(paths), dtype=np.int32)
     return shared_prefixes(slots, starts, np.array(counts or [1] * len(paths), np.int32), table, page_size, BLOCK)
+
+
+def test_it_is_looked_for_again_when_the_rows_are_others() -> None:
+    table = np.zeros((3, 40), np.int32)
+    table[:, :16] = np.arange(1, 17)
+    pages, finder = HostPages(table, np.zeros(3, np.int64)), SharingFinder(1, BLOCK)
+    slots, starts = np.arange(3, dtype=np.int32), np.full(3, 20, np.int32)
+    first = finder.find(slots, starts, pages)
+    assert first.groups == [SharedPrefix((0, 1, 2), 16)] and first.saved_keys == 32
+    table[1, 15] = 99  # unseen as long as the rows only grow
+    assert finder.find(slots, starts + 1, pages) is first
+    pages.owners[1] += 1
+    assert finder.find(slots, starts + 2, pages).groups == [SharedPrefix((0, 2), 16)]
+    assert finder.find(slots[:2], starts[:2], pages).groups == [SharedPrefix((0, 1), 8)]
+    pages.owners[1] += 1
+    table[1, 15] = 16
+    assert finder.find(slots[:2], starts[:2], pages).groups == [SharedPrefix((0, 1), 16)]
+    table[1, 8:] = 0
+    shorter = finder.find(slots[:2], np.array([20, 10], np.int32), pages)
+    assert shorter.groups == [SharedPrefix((0, 1), 8)]
 
 
 def run(first: int, pages: int) -> list[int]:
