@@ -141,6 +141,11 @@ class AttentionBackend(AttentionPlugin):
         and a slot whose page table is all null pages, so that they read and write nothing but the null page.
         """
 
+    @property
+    def eager_keys(self) -> int:
+        """How many reads of a key a step saves at least for which `rather_eager` is true; 0: it never is."""
+        return 0
+
     def rather_eager(self, slots: I32, starts: I32, pages: HostPages) -> bool:
         """Whether a step of these decode rows [R] is faster run eagerly than replayed; by default none is."""
         return False

@@ -57,6 +57,10 @@ class Mixed(DeviceAttention):
     def refresh_decode(self, plan: Any, batch: RowBatch) -> None:
         self._decode.refresh_decode(plan, batch)
 
+    @property
+    def eager_keys(self) -> int:
+        return self._decode.eager_keys
+
     def rather_eager(self, slots: I32, starts: I32, pages: HostPages) -> bool:
         return self._decode.rather_eager(slots, starts, pages)
 

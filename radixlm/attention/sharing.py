@@ -29,10 +29,9 @@ class Sharing:
     owners: I64
     groups: list[SharedPrefix]
 
-    @property
-    def saved_keys(self) -> int:
-        """How many keys less are read when each is read once."""
-        return sum((len(group.rows) - 1) * group.keys for group in self.groups)
+    def saved_keys(self, height: int) -> int:
+        """How many keys less are read when `height` rows of a group read each together."""
+        return sum((len(group.rows) - -(-len(group.rows) // height)) * group.keys for group in self.groups)
 
     def holds(self, slots: I32, starts: I32, owners: I64) -> bool:
         """Whether these are the same rows, none of them shorter."""
@@ -43,10 +42,11 @@ class Sharing:
 class SharingFinder:
     """Looks for what a step's decode rows share, and only where they are not those of the step before."""
 
-    def __init__(self, page_size: int, block: int) -> None:
-        """Keys are shared by whole blocks of `block`."""
+    def __init__(self, page_size: int, block: int, least_saved: int) -> None:
+        """As `shared_prefixes` takes them."""
         self._page_size = page_size
         self._block = block
+        self._least_saved = least_saved
         self._last: Sharing | None = None
 
     def find(self, slots: I32, starts: I32, pages: HostPages) -> Sharing:
@@ -54,23 +54,29 @@ class SharingFinder:
         owners = pages.owners[slots]
         if self._last is None or not self._last.holds(slots, starts, owners):
             counts = np.ones(len(slots), np.int32)
-            groups = shared_prefixes(slots, starts, counts, pages.table, self._page_size, self._block)
+            rows = (slots, starts, counts)
+            groups = shared_prefixes(*rows, pages.table, self._page_size, self._block, self._least_saved)
             self._last = Sharing(slots.copy(), starts.copy(), owners, groups)
         return self._last
 
 
-def shared_prefixes(slots: I32, starts: I32, counts: I32, table: I32, page_size: int, block: int) -> list[SharedPrefix]:
+def shared_prefixes(
+    slots: I32, starts: I32, counts: I32, table: I32, page_size: int, block: int, least_saved: int = 1
+) -> list[SharedPrefix]:
     """The groups of rows of one token each that share whole blocks of `block` keys; no row is in two.
 
     slots, starts, counts: int32 [R]; table: int32 [slots, pages]. A row joins those before it unless that costs them
-    half of what they share (cascade attention: arXiv 2402.05099, arXiv 2501.01005).
+    half of what they share (cascade attention: arXiv 2402.05099, arXiv 2501.01005). A group saves `least_saved` reads
+    of a key at least, which is one for each row but the first.
     """
     rows = np.flatnonzero((counts == 1) & (starts >= block))
     if len(rows) < 2:
         return []
     first_pages = table[slots[rows], (block - 1) // page_size]
     _, kind, alike = np.unique(first_pages, return_inverse=True, return_counts=True)
-    rows = rows[alike[kind] > 1]
+    longest = np.zeros(len(alike), np.int64)
+    np.maximum.at(longest, kind, starts[rows])
+    rows = rows[((alike - 1) * longest >= least_saved)[kind]]
     if not len(rows):
         return []
     # Each row's page at the end of each of its blocks, and then a number that no other row has.
@@ -87,7 +93,7 @@ def shared_prefixes(slots: I32, starts: I32, counts: I32, table: I32, page_size:
         if least > 0 and (i == start or 2 * least > shared):
             shared = least
             continue
-        if i > start:
+        if i > start and (i - start) * shared * block >= least_saved:
             groups.append(SharedPrefix(tuple(sorted(rows[start : i + 1].tolist())), shared * block))
         start, shared = i + 1, len(ends)
     return [group for group in groups if _same_pages(table[:, : group.keys // page_size][slots[list(group.rows)]])]

@@ -27,6 +27,7 @@ SHARED_BLOCK = 64  # keys are shared by whole blocks of so many, which tiles of 
 # a step of several launches more is worth it, and from so many on one that the host launches itself.
 SHARED_BYTES = 64 << 20
 EAGER_BYTES = 1 << 30
+GROUP_BYTES = 4 << 20  # of one group: less is not worth the host's 15 µs, most of which it takes whenever a row ends
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class TritonPaged(DeviceAttention):
 
     def __init__(self, facts: AttentionFacts, pool: MHAPool) -> None:
         super().__init__(facts, pool)
-        self._finder = SharingFinder(facts.page_size, SHARED_BLOCK)
+        self._finder = SharingFinder(facts.page_size, SHARED_BLOCK, -(-GROUP_BYTES // self._key_bytes))
         self._cut: tuple[Sharing, SharedKeys] | None = None
 
     @classmethod
@@ -96,11 +97,8 @@ class TritonPaged(DeviceAttention):
         return torch.from_numpy(self._tiles(batch, batch.decode_rows)).to(batch.page_table.device, non_blocking=True)
 
     def capture_chunks(self, batch: RowBatch) -> Tensor:
-        from radixlm.kernels.triton.prefill import tile_tokens
-
-        facts, device = self.facts, batch.page_table.device
-        height = tile_tokens(facts.num_heads // facts.num_kv_heads, facts.head_dim, facts.dtype, device)
-        tiles = -(-len(batch.positions) // height) + CAPTURED_ROWS
+        device = batch.page_table.device
+        tiles = -(-len(batch.positions) // self._tile_tokens(device)) + CAPTURED_ROWS
         return torch.zeros(tiles, 4, dtype=torch.int32, device=device)
 
     def refresh_chunks(self, plan: Tensor, batch: RowBatch) -> bool:
@@ -117,6 +115,12 @@ class TritonPaged(DeviceAttention):
         padded[: len(tiles)] = tiles
         plan.copy_(torch.from_numpy(padded), non_blocking=True)
         return True
+
+    def _tile_tokens(self, device: torch.device) -> int:
+        from radixlm.kernels.triton.prefill import tile_tokens
+
+        facts = self.facts
+        return tile_tokens(facts.num_heads // facts.num_kv_heads, facts.head_dim, facts.dtype, device)
 
     def _tiles(self, batch: RowBatch, first_row: int) -> I32:
         """`prefill_tiles` of the rows from `first_row` on, before which all are decode rows."""
@@ -165,17 +169,26 @@ class TritonPaged(DeviceAttention):
             shared=shared,
         )
 
+    @property
+    def _key_bytes(self) -> int:
+        """Of one token's keys and values in a layer."""
+        return 2 * self.facts.num_kv_heads * self.facts.head_dim * self.facts.dtype.itemsize
+
+    @property
+    def eager_keys(self) -> int:
+        shares = None in self.facts.windows and not self.facts.invariant
+        return -(-EAGER_BYTES // self._key_bytes) if shares else 0
+
     def rather_eager(self, slots: I32, starts: I32, pages: HostPages) -> bool:
         return self._sharing(slots, starts, pages, EAGER_BYTES) is not None
 
     def _sharing(self, slots: I32, starts: I32, pages: HostPages, least_bytes: int) -> Sharing | None:
         """What decode rows share, if a layer need not read so many bytes of keys and values."""
-        facts = self.facts
-        key_bytes = 2 * facts.num_kv_heads * facts.head_dim * facts.dtype.itemsize
-        if facts.invariant or None not in facts.windows or int(starts.sum()) * key_bytes < least_bytes:
+        if not self.eager_keys or int(starts.sum()) * self._key_bytes < least_bytes:
             return None
         sharing = self._finder.find(slots, starts, pages)
-        return sharing if sharing.saved_keys * key_bytes >= least_bytes else None
+        height = self._tile_tokens(self.pool.keys[0].device)
+        return sharing if sharing.saved_keys(height) * self._key_bytes >= least_bytes else None
 
     def _shared_keys(self, batch: RowBatch, pages: HostPages) -> "SharedKeys | None":
         from radixlm.kernels.triton.shared import shared_keys
@@ -186,6 +199,7 @@ class TritonPaged(DeviceAttention):
         if sharing is None:
             return None
         if self._cut is None or self._cut[0] is not sharing:
+            self._cut = None  # its memory goes first
             groups = [(group.rows, group.keys) for group in sharing.groups]
             shape = (facts.num_heads, facts.num_kv_heads, facts.head_dim, facts.dtype)
             self._cut = sharing, shared_keys(groups, SHARED_BLOCK, slots, *shape, batch.page_table.device)

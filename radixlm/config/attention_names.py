@@ -6,6 +6,8 @@ from types import MappingProxyType
 DECODE_BACKENDS = ("auto", "triton", "native_cpu", "torch_native", "flashinfer")
 PREFILL_BACKENDS = (*DECODE_BACKENDS, "fa4")
 ENCODER_BACKENDS = ("full",)
+# They attend all rows of a step together, so that no other can do the prompts or the decode rows.
+WHOLE = ("native_cpu", "torch_native")
 # The others run on both.
 DEVICES: Mapping[str, str] = MappingProxyType(
     {"triton": "cuda", "native_cpu": "cpu", "flashinfer": "cuda", "fa4": "cuda"}

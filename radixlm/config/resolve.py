@@ -5,12 +5,12 @@ needs the size of the loaded weights is in config/capacity.py.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from radixlm.base.errors import ConfigError
-from radixlm.config.attention_names import DEVICES, ENCODER_BACKENDS
+from radixlm.config.attention_names import DEVICES, ENCODER_BACKENDS, WHOLE
 from radixlm.config.card import ModelCard
 from radixlm.config.facts import GpuFacts, HardwareFacts
 from radixlm.config.flags import option_of
@@ -165,6 +165,7 @@ def _attention(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterat
     if card.encoder is None:
         if both in ENCODER_BACKENDS:
             raise ConfigError(f"--attention-backend {both} is for encoders")
+        yield from _one_for_both(apart, both)
         return
     for name, asked in apart.items():
         if asked is not None:
@@ -172,6 +173,19 @@ def _attention(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterat
     if both not in (None, "auto", *ENCODER_BACKENDS):
         raise ConfigError(f"--attention-backend {both} is not for encoders; theirs: {', '.join(ENCODER_BACKENDS)}")
     yield from ()
+
+
+def _one_for_both(apart: Mapping[str, str | None], both: str | None) -> Iterator[Decision]:
+    """Where a backend that does all of a step is asked for one kind of row, the others are its, too."""
+    asked = {name: word or both or "auto" for name, word in apart.items()}
+    whole = next((name for name, word in asked.items() if word in WHOLE), None)
+    for name, word in asked.items():
+        if whole is None or word == asked[whole]:
+            continue
+        if word != "auto":
+            first, second = (f"{option_of(one)} {own}" for one, own in asked.items())
+            raise ConfigError(f"{first} and {second} cannot work together: {asked[whole]} does all of a step")
+        yield Decision(name, asked[whole], f"{asked[whole]} does all of a step")
 
 
 def _names(state: Resolved, facts: HardwareFacts, card: ModelCard) -> Iterator[Decision]:

@@ -48,7 +48,6 @@ from radixlm.scheduler.limits import SchedulerLimits
 from radixlm.scheduler.scheduler import Scheduler
 
 logger = log.get(__name__)
-SHARED_TOKENS = 1 << 19  # seen by rows together: so many that keys which they share are read once
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,7 @@ def assemble(
     )
     token_bytes = tokenizer.token_bytes(card.vocab_size) if tokenizer is not None else None
     scheduler = Scheduler(resolved.config.schedule, cache, limits, token_bytes)
-    warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner, card, resolved)
+    warm_up_s = 0.0 if resolved.config.server.skip_server_warmup else _warm_up(runner, card, backend, resolved)
     report = budget_report(resolved, pool_size, loaded.weights_bytes, _free_bytes(device))
     attending = f"attention: {backend.name} ({why})"
     report[-1:-1] = [attending, *_captured_lines(captured, resolved, backend, room)]
@@ -232,15 +231,15 @@ def _attention(resolved: Resolved, card: ModelCard) -> tuple[Maker, str]:
     return (choose if card.encoder is None else choose_for_encoder)(facts, resolved.config.device)
 
 
-def _warm_up(runner: Runner, card: ModelCard, resolved: Resolved) -> float:
+def _warm_up(runner: Runner, card: ModelCard, backend: AttentionBackend, resolved: Resolved) -> float:
     """Each kind of step once through the whole path, so that no request pays for the first time; seconds taken."""
     began = time.monotonic()
     run_null_step(runner, null_step([1], 0, pools=card.pooling is not None))
     if card.pooling is None:
         run_null_step(runner, null_step([1], 1))
         rows = min(LOGITS_ROWS, known(resolved.config.schedule.max_running_requests))
-        if rows > 1 and runner.capturable:  # on the null page they all see the same keys
-            start = min(SHARED_TOKENS // rows, resolved.context_len - 1)
+        if rows > 1 and backend.eager_keys:  # on the null page they all see the same keys
+            start = min(4 * backend.eager_keys // rows, resolved.context_len - 1)
             run_null_step(runner, null_step([1] * rows, rows, start=start))
     return time.monotonic() - began
 

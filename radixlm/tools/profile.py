@@ -33,14 +33,14 @@ GROUPS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (group, re.compile(pattern, re.IGNORECASE))
     for group, pattern in (
         ("copies", r"^mem(cpy|set)|copy_kernel|memcpy32"),
-        ("decode attention", r"^_decode|^_cut_rows|decode.*paged|paged.*decode"),
+        ("decode attention", r"^_decode|^_cut_rows|^_attend_shared|decode.*paged|paged.*decode"),
         ("prompt attention", r"^_prefill|prefill|flash|fmha|attention"),
         ("matrix products", r"nvjet|gemm|cutlass|cublas|splitk|gemv|^_(matmul|row|several)$"),
         ("norms", r"norm"),
         ("rotary and storing", r"rotary|^_rotate"),
-        ("activations", r"silu|gelu|sigmoid"),
-        ("sampling", r"^_scan|^_check|^_choose|argmax|softmax|topk|sort"),
-        ("gathers and scatters", r"gather|scatter|index"),
+        ("activations", r"silu|gelu|sigmoid|^_gate_mul"),
+        ("sampling", r"^_scan|^_check|^_choose|^_apply|argmax|softmax|topk|sort"),
+        ("gathers and scatters", r"gather|scatter|index|^_flatten"),
     )
 )
 OTHER = "other"

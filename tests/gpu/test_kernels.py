@@ -365,6 +365,32 @@ def test_shared_keys(
         assert not scratch.arrived.any()
 
 
+@pytest.mark.skipif(not CUDA, reason="the interpreter compiles nothing")
+def test_shared_keys_need_one_kernel_whatever_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one would be compiled in mid-service, where a start tries the first."""
+    import triton
+
+    from radixlm.kernels.triton import decode, shared
+
+    compiled: list[str] = []
+    monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **facts: compiled.append(facts["repr"]))
+    heads, kv_heads, dim = 28, 4, 64
+    counts = []
+    for rows in (40, 41, 42, 43, 60, 150, 165, 300):
+        case = Paged([130 + row % 9 for row in range(rows)], [1] * rows, heads, kv_heads, dim, 1, torch.bfloat16)
+        starts, slots = case.starts.to(DEVICE), case.slots.to(DEVICE)
+        groups = [(list(range(rows - 3)), 128), ([rows - 3, rows - 1], 64)]
+        keys = shared.shared_keys(groups, 64, case.slots.numpy(), heads, kv_heads, dim, torch.bfloat16, DEVICE)
+        scratch = decode.decode_scratch(rows, heads, kv_heads, dim, DEVICE)
+        decode.cut_rows(scratch, slots, starts, None, keys)
+        out = torch.empty(rows, heads * dim, dtype=torch.bfloat16, device=DEVICE)
+        paged = (case.keys, case.values, case.table, 1, case.scale)
+        shared.attend_shared(case.q.to(DEVICE), *paged, keys)
+        decode.paged_decode(case.q.to(DEVICE), *paged, scratch, out, shared=keys)
+        counts.append(len(compiled))
+    assert counts[0] >= 3 and set(counts) == {3}, compiled
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("min_piece", [32, 10_000])

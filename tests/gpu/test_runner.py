@@ -122,13 +122,20 @@ def test_switches_change_no_token(tiny: Tiny) -> None:
     assert verdict.compared_tokens > 0.95 * len(SWITCHES) * 2 * len(LENGTHS) * NEW_TOKENS
 
 
+def shared_calls(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows by one with each layer's attention to shared keys."""
+    shared, calls = shared_module.attend_shared, list[None]()
+    monkeypatch.setattr(shared_module, "attend_shared", lambda *a, **k: (calls.append(None), shared(*a, **k)))
+    return calls
+
+
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_keys_that_requests_share_are_read_once(qwen3: Tiny, page_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of such rows are not replayed, though graphs were captured; their tokens are the reference's."""
     monkeypatch.setattr("radixlm.attention.triton_paged.SHARED_BYTES", 1)
     monkeypatch.setattr("radixlm.attention.triton_paged.EAGER_BYTES", 1)
-    shared, calls = shared_module.attend_shared, []
-    monkeypatch.setattr(shared_module, "attend_shared", lambda *a, **k: (calls.append(1), shared(*a, **k)))
+    monkeypatch.setattr("radixlm.attention.triton_paged.GROUP_BYTES", 1)
+    calls = shared_calls(monkeypatch)
     rng = np.random.default_rng(5)
     trunks = [rng.integers(4, VOCAB, 80).tolist() for _ in range(2)]
     together = [trunks[i % 2] + rng.integers(4, VOCAB, 2 + 3 * i).tolist() for i in range(9)] + prompts()[:3]
@@ -140,6 +147,14 @@ def test_keys_that_requests_share_are_read_once(qwen3: Tiny, page_size: int, mon
             verdict.check(reference, output.tokens, warmth)
     assert not verdict.wrong, verdict.wrong[:5]
     assert len(calls) > NEW_TOKENS * qwen3.card.num_layers
+
+
+@pytest.mark.parametrize("rows", [24, 48])
+def test_a_start_tries_the_step_that_reads_shared_keys(qwen3: Tiny, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radixlm.attention.triton_paged.EAGER_BYTES", 2 << 20)
+    calls = shared_calls(monkeypatch)
+    qwen3.engine(context_length=4096, max_running_requests=rows)
+    assert len(calls) == qwen3.card.num_layers
 
 
 def test_sampled_requests_do_not_depend_on_their_neighbours(qwen3: Tiny) -> None:

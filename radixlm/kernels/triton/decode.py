@@ -101,7 +101,7 @@ def paged_decode(
     block_d = triton.next_power_of_2(head_dim)
     group_merge = triton.next_power_of_2(group)
     programs = scratch.arrived.numel()
-    block_n, stages = _tiling(block_d, keys.element_size(), programs, device_of(q.device))
+    block_n, stages = _tiling(block_d, keys.element_size(), programs if shared is None else 0, device_of(q.device))
     _decode[(kv_heads, scratch.pieces.shape[0])](
         q,
         keys,
@@ -132,7 +132,7 @@ def paged_decode(
         PAGE_SIZE=page_size,
         SOFT_CAP=soft_cap or 0.0,
         SINKS=sinks is not None,
-        HEIGHT=0 if shared is None else shared.tiles.shape[1],
+        SHARED=shared is not None,
         num_warps=4,
         num_stages=stages,
         **early_launch(q.device),
@@ -142,7 +142,8 @@ def paged_decode(
 def _tiling(block_d: int, element_bytes: int, programs: int, device: Device) -> tuple[int, int]:
     """Keys per step and pipeline depth; with depth 5 two tiles of keys and values are under way, with 3 one.
 
-    Three programs of depth 5 fit a multiprocessor, or five of depth 3: which is better where all then run at once.
+    Three programs of depth 5 fit a multiprocessor, or five of depth 3: which is better where all then run at once. (So
+    it is not for rows that share keys, whose own are few; a kernel less to compile.)
     """
     flat = 3 * device.multiprocessors < programs <= 5 * device.multiprocessors
     deep = element_bytes == 2 and device.shared_bytes > 5 * TILE_BYTES and not flat
@@ -196,7 +197,7 @@ def _length(starts, own, row, rows, WINDOW: tl.constexpr, SHARED: tl.constexpr):
     return tl.minimum(end, WINDOW) if WINDOW > 0 else end
 
 
-@triton.jit(do_not_specialize_on_alignment=["q", "out", "sinks"])
+@triton.jit(do_not_specialize_on_alignment=["q", "out", "sinks", "parts"])
 def _decode(
     q,
     keys,
@@ -225,7 +226,7 @@ def _decode(
     PAGE_SIZE: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     SINKS: tl.constexpr,
-    HEIGHT: tl.constexpr,
+    SHARED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     if EARLY:
@@ -282,12 +283,12 @@ def _decode(
             tl.store(arrived + row * KV_HEADS + head, 0)
             _merge(
                 partial, lse, out, sinks, shared, shared_lse, parts, row, head, first, count,
-                KV_HEADS, GROUP, GROUP_MERGE, HEAD_DIM, BLOCK_D, BLOCK_MERGE, SINKS, HEIGHT,
+                KV_HEADS, GROUP, GROUP_MERGE, HEAD_DIM, BLOCK_D, BLOCK_MERGE, SINKS, SHARED,
             )  # fmt: skip
     else:
-        if HEIGHT > 0:
+        if SHARED:
             best, total, acc = fold(
-                best, total, acc, shared, shared_lse, parts, row, head, g, d, KV_HEADS, GROUP, HEIGHT, HEAD_DIM
+                best, total, acc, shared, shared_lse, parts, row, head, g, d, KV_HEADS, GROUP, HEAD_DIM
             )
         if SINKS:
             sink = tl.load(sinks + head * GROUP + g, mask=g < GROUP, other=float("-inf")).to(tl.float32) * LOG2_E
@@ -319,7 +320,7 @@ def _merge(
     BLOCK_D: tl.constexpr,
     BLOCK: tl.constexpr,
     SINKS: tl.constexpr,
-    HEIGHT: tl.constexpr,
+    SHARED: tl.constexpr,
 ):
     """Weigh the pieces of one row and key head by their log-sum-exp; the loads pass the first-level cache."""
     g, d, s = tl.arange(0, GROUP_MERGE), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK)
@@ -342,10 +343,8 @@ def _merge(
         total = total * fade + tl.sum(weight, 0)
         acc = acc * fade[:, None] + tl.sum(part * weight[:, :, None], 0)
         best = higher
-    if HEIGHT > 0:
-        best, total, acc = fold(
-            best, total, acc, shared, shared_lse, parts, row, head, g, d, KV_HEADS, GROUP, HEIGHT, HEAD_DIM
-        )
+    if SHARED:
+        best, total, acc = fold(best, total, acc, shared, shared_lse, parts, row, head, g, d, KV_HEADS, GROUP, HEAD_DIM)
     out_at = ((row * KV_HEADS + head) * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
     mask = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
     tl.store(out + out_at, (acc / total[:, None]).to(out.dtype.element_ty), mask=mask)

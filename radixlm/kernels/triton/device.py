@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -32,3 +35,9 @@ def early_launch(device: torch.device) -> dict[str, bool]:
     if device.type == "cuda" and device_of(device).capability >= (9, 0):
         return {"EARLY": True, "launch_pdl": True}
     return {"EARLY": False}
+
+
+def to_device(array: npt.NDArray[np.int32], device: torch.device) -> Tensor:
+    """A copy under way, for which the host does not wait: beyond 64 KiB it would, if the memory were not pinned."""
+    tensor = torch.from_numpy(array)
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)

@@ -15,23 +15,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from radixlm.kernels.triton.device import device_of, early_launch
+from radixlm.kernels.triton.device import device_of, early_launch, to_device
 from radixlm.kernels.triton.prefill import attend, tiling_of
 
 MIN_PIECE_TOKENS = 256
 PIECES_PER_MULTIPROCESSOR = 4
 PART: tl.constexpr = tl.constexpr(3)  # integers that say where a row's parts are
-PIECE: tl.constexpr = tl.constexpr(4)  # integers that describe a piece
+PIECE: tl.constexpr = tl.constexpr(5)  # integers that describe a piece
 
 
 @dataclass(frozen=True)
 class SharedKeys:
     """The shared keys of a step's R decode rows, cut into P pieces, and what these leave; one serves all layers.
 
-    tiles: int32 [tiles, height], rows, -1 for none; pieces: int32 [P, 4]: tile, slot whose pages to take, first key,
-    one past the last. own: int32 [R], a row's first key that is in no piece; parts: int32 [R, 3]: its first piece, how
-    many it has, its place in their tile. partial: float32 [P, kv heads, height, group, head_dim]; lse: float32 [P, kv
-    heads, height, group], base 2.
+    tiles: int32 [tiles, height], rows, -1 for none; pieces: int32 [P, 5]: tile, slot whose pages to take, first key,
+    one past the last, where the parts that its rows leave begin. own: int32 [R], a row's first key that is in no piece;
+    parts: int32 [R, 3]: its first part, how many it has, how far apart they are. partial: float32 [parts, kv heads,
+    group, head_dim]; lse: float32 [parts, kv heads, group], base 2.
     """
 
     tiles: Tensor
@@ -66,20 +66,24 @@ def shared_keys(
     least_tokens = max(sum(keys for _, keys in tiles) * kv_heads // enough, MIN_PIECE_TOKENS)
     members = np.full((len(tiles), height), -1, np.int32)
     own, parts = np.zeros(len(slots), np.int32), np.zeros((len(slots), PART.value), np.int32)
-    pieces: list[tuple[int, int, int, int]] = []
+    pieces: list[tuple[int, int, int, int, int]] = []
+    left = 0  # parts
     for number, (rows, keys) in enumerate(tiles):
         members[number, : len(rows)] = rows
         count = max(keys // least_tokens, 1)
         ends = [keys // block * end // count * block for end in range(count + 1)]
-        own[list(rows)] = keys
-        parts[list(rows), 0], parts[list(rows), 1] = len(pieces), count
-        parts[list(rows), 2] = np.arange(len(rows))
+        members_at = list(rows)
+        own[members_at] = keys
+        parts[members_at, 0] = np.arange(left, left + len(rows))
+        parts[members_at, 1:] = count, len(rows)
         slot = int(slots[rows[0]])
-        pieces += [(number, slot, begin, stop) for begin, stop in pairwise(ends)]
+        for begin, stop in pairwise(ends):
+            pieces.append((number, slot, begin, stop, left))
+            left += len(rows)
     flat = [members.ravel(), np.array(pieces, np.int32).ravel(), own, parts.ravel()]
-    sent = torch.from_numpy(np.concatenate(flat)).to(device, non_blocking=True)
+    sent = to_device(np.concatenate(flat), device)
     a, b, c, d = sent.split([len(part) for part in flat])
-    shape = (len(pieces), kv_heads, height, group)
+    shape = (left, kv_heads, group)
     return SharedKeys(
         a.view(members.shape),
         b.view(-1, PIECE.value),
@@ -131,7 +135,7 @@ def attend_shared(
     )
 
 
-@triton.jit(do_not_specialize_on_alignment=["q"])
+@triton.jit(do_not_specialize_on_alignment=["q", "pieces"])
 def _attend_shared(
     q,
     keys,
@@ -162,6 +166,7 @@ def _attend_shared(
     piece = pieces + number * PIECE
     tile, slot = tl.load(piece), tl.load(piece + 1).to(tl.int64)
     begin, stop = tl.load(piece + 2), tl.load(piece + 3)
+    first = tl.load(piece + 4).to(tl.int64)
 
     m, d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     t, g = m // GROUP, m % GROUP
@@ -177,7 +182,7 @@ def _attend_shared(
         acc, best, total, q_tile, t, pages, k_base, v_base, d, begin, stop, stop, scale,
         KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_N, PAGE_SIZE, 0, SOFT_CAP, False,
     )  # fmt: skip
-    part = ((number.to(tl.int64) * KV_HEADS + head) * HEIGHT + t) * GROUP + g
+    part = ((first + t) * KV_HEADS + head) * GROUP + g
     tl.store(partial + part[:, None] * HEAD_DIM + d[None, :], acc / total[:, None], mask=real)
     tl.store(lse + part, best + tl.log2(total), mask=row >= 0)
 
@@ -196,14 +201,13 @@ def fold(
     d,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
-    HEIGHT: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
     """Take a row's shared parts into the running softmax of one key head: best, total [G], acc [G, D]."""
     first, count = tl.load(parts + row * PART), tl.load(parts + row * PART + 1)
-    place = tl.load(parts + row * PART + 2)
+    apart = tl.load(parts + row * PART + 2)
     for j in tl.range(0, count):
-        part = (((first + j).to(tl.int64) * KV_HEADS + head) * HEIGHT + place) * GROUP + g
+        part = ((first + j * apart).to(tl.int64) * KV_HEADS + head) * GROUP + g
         weight = tl.load(lse + part, mask=g < GROUP, other=float("-inf"))
         mask = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
         value = tl.load(partial + part[:, None] * HEAD_DIM + d[None, :], mask=mask, other=0.0)

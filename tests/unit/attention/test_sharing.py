@@ -9,23 +9,27 @@ from radixlm.attention.sharing import SharedPrefix, SharingFinder, shared_prefix
 BLOCK = 8
 
 
-def found(paths: list[list[int]], counts: list[int] | None = None, page_size: int = 1) -> list[SharedPrefix]:
+def found(
+    paths: list[list[int]], counts: list[int] | None = None, page_size: int = 1, least_saved: int = 1
+) -> list[SharedPrefix]:
     """`paths`: each row's pages; it has seen all keys on them."""
     table = np.zeros((len(paths), max(map(len, paths)) + 1), np.int32)
     for row, pages in enumerate(paths):
         table[row, : len(pages)] = pages
     starts = np.array([len(pages) * page_size for pages in paths], np.int32)
     slots = np.arange(len(paths), dtype=np.int32)
-    return shared_prefixes(slots, starts, np.array(counts or [1] * len(paths), np.int32), table, page_size, BLOCK)
+    each = np.array(counts or [1] * len(paths), np.int32)
+    return shared_prefixes(slots, starts, each, table, page_size, BLOCK, least_saved)
 
 
 def test_it_is_looked_for_again_when_the_rows_are_others() -> None:
     table = np.zeros((3, 40), np.int32)
     table[:, :16] = np.arange(1, 17)
-    pages, finder = HostPages(table, np.zeros(3, np.int64)), SharingFinder(1, BLOCK)
+    pages, finder = HostPages(table, np.zeros(3, np.int64)), SharingFinder(1, BLOCK, 1)
     slots, starts = np.arange(3, dtype=np.int32), np.full(3, 20, np.int32)
     first = finder.find(slots, starts, pages)
-    assert first.groups == [SharedPrefix((0, 1, 2), 16)] and first.saved_keys == 32
+    assert first.groups == [SharedPrefix((0, 1, 2), 16)]
+    assert [first.saved_keys(height) for height in (8, 2, 1)] == [32, 16, 0]
     table[1, 15] = 99  # unseen as long as the rows only grow
     assert finder.find(slots, starts + 1, pages) is first
     pages.owners[1] += 1
@@ -54,6 +58,13 @@ def test_rows_of_several_tokens_and_single_rows_are_left_out() -> None:
     prefix = run(100, 16)
     assert found([prefix, prefix, prefix, run(500, 40)], counts=[1, 3, 1, 1]) == [SharedPrefix((0, 2), 16)]
     assert found([prefix, run(300, 16)]) == [] and found([prefix]) == [] and found([[1], [1]]) == []
+
+
+def test_groups_that_save_too_little_are_left_out() -> None:
+    pair, three = run(100, 24), run(300, 16)
+    paths = [pair + run(200, 3), pair + run(230, 4), *(three + run(400 + 20 * i, 3) for i in range(3))]
+    both = [SharedPrefix((0, 1), 24), SharedPrefix((2, 3, 4), 16)]
+    assert [found(paths, least_saved=least) for least in (1, 24, 25, 32, 33)] == [both, both, both[1:], both[1:], []]
 
 
 def test_a_short_common_beginning_does_not_hide_longer_ones() -> None:

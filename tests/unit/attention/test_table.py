@@ -7,6 +7,7 @@ import torch
 
 from radixlm.attention import table
 from radixlm.attention.base import AttentionFacts, AttentionPlugin
+from radixlm.attention.device import ChunkAttention
 from radixlm.attention.fa4 import FlashAttention4
 from radixlm.attention.flashinfer import FlashInfer
 from radixlm.attention.native_cpu import NativeCPU
@@ -78,6 +79,7 @@ def test_the_flags_know_what_runs_where(name: str) -> None:
     device = attention_names.DEVICES.get(name)
     assert (device == "cuda") == ("runs on CUDA, not cpu" in kind.why_not(CPU))
     assert device == "cuda" or (device == "cpu") == ("runs on the CPU, not cuda" in kind.why_not(GPU))
+    assert (name in attention_names.WHOLE) == (not issubclass(kind, ChunkAttention))
 
 
 def test_on_the_cpu_one_backend_does_both() -> None:

@@ -136,6 +136,22 @@ def test_attention_backends_of_another_device(machine: str, flag: str, name: str
     run(MACHINES[machine], **{flag: "torch_native"})
 
 
+def test_a_backend_that_does_all_of_a_step_does_it_alone() -> None:
+    def taken(**flags: str) -> tuple[str | None, str | None]:
+        device = run(LAPTOP, **flags).config.device
+        return device.decode_attention_backend, device.prefill_attention_backend
+
+    assert taken(decode_attention_backend="torch_native") == ("torch_native", "torch_native")
+    assert taken(prefill_attention_backend="native_cpu") == ("native_cpu", "native_cpu")
+    assert taken(attention_backend="torch_native") == (None, None)
+    for mixed in (
+        {"decode_attention_backend": "native_cpu", "prefill_attention_backend": "torch_native"},
+        {"attention_backend": "native_cpu", "decode_attention_backend": "torch_native"},
+    ):
+        with pytest.raises(ConfigError, match=r"--decode-attention-backend \w+ and --prefill-\S+ \w+ cannot work"):
+            taken(**mixed)
+
+
 @pytest.mark.parametrize(
     ("flags", "encoder", "complaint"),
     [

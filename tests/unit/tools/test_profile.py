@@ -2,14 +2,16 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from radixlm.kernels import triton as kernels
 from radixlm.launch.cli import main as radixlm
-from radixlm.tools.profile import Event, break_down, break_down_host, group_of, main, short_name
+from radixlm.tools.profile import OTHER, Event, break_down, break_down_host, group_of, main, short_name
 
 
 def event(name: str, start: float, us: float, kind: str = "kernel") -> dict[str, Any]:
@@ -158,3 +160,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.Capt
 )  # fmt: skip
 def test_kernels_are_known_by_name(kernel: str, group: str, short: str) -> None:
     assert (group_of(kernel), short_name(kernel)) == (group, short)
+
+
+def test_every_kernel_of_ours_belongs_to_a_group() -> None:
+    sources = Path(kernels.__file__).parent.glob("*.py")
+    launched = {name for source in sources for name in re.findall(r"^ +(_\w+)\[", source.read_text(), re.MULTILINE)}
+    assert {"_attend_shared", "_gate_mul", "_decode"} < launched
+    assert [name for name in launched if group_of(name) == OTHER] == []
