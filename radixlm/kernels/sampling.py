@@ -59,23 +59,33 @@ def highest(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def apply_penalties(
-    logits: Tensor,
-    seen: Tensor,
-    counts: Tensor,
-    repetition: Tensor,
-    frequency: Tensor,
-    presence: Tensor,
+    logits: Tensor, where: Tensor, table: Tensor, seen: Tensor, counts: Tensor, factors: Tensor
 ) -> None:
-    """Change logits float32 [R, V] in place.
+    """Change rows `where` (int64 [N], distinct) of logits (float32 [L, V]) by rows `table` (int64 [N]) of the others.
 
-    seen: bool [R, V], tokens of prompt or output; counts: int32 [R, V], outputs only. Repetition (arXiv 1909.05858)
-    divides positive and multiplies negative logits of seen tokens; then frequency * count and presence are subtracted.
+    seen: bool [S, V], tokens of prompt or output; counts: int32 [S, V], outputs only; factors: float32 [S, 3].
+    Repetition, the first factor (arXiv 1909.05858), divides positive and multiplies negative logits of seen tokens;
+    then frequency, the second, times the count, and presence, the third, are subtracted.
     """
-    factor = repetition[:, None].expand_as(logits)
-    scaled = torch.where(logits > 0, logits / factor, logits * factor)
-    torch.where(seen, scaled, logits, out=logits)
-    logits -= frequency[:, None] * counts
-    logits -= presence[:, None] * (counts > 0)
+    if logits.is_cuda and triton.available():
+        from radixlm.kernels.triton import penalties as device
+
+        device.apply_penalties(logits, where, table, seen, counts, factors)
+    else:
+        apply_penalties_reference(logits, where, table, seen, counts, factors)
+
+
+def apply_penalties_reference(
+    logits: Tensor, where: Tensor, table: Tensor, seen: Tensor, counts: Tensor, factors: Tensor
+) -> None:
+    """`apply_penalties` on any device."""
+    part, often = logits.index_select(0, where), counts[table]
+    repetition, frequency, presence = factors[table, :, None].unbind(1)
+    scaled = torch.where(part > 0, part / repetition, part * repetition)
+    part = torch.where(seen[table], scaled, part)
+    part -= frequency * often
+    part -= presence * (often > 0)
+    logits.index_copy_(0, where, part)
 
 
 def sample(

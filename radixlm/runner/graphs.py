@@ -1,8 +1,9 @@
-"""Whole decode steps captured as CUDA graphs, one pair for each rung of row counts. Owns the graphs' static memory.
+"""Whole decode steps captured as CUDA graphs, three for each rung of row counts. Owns the graphs' static memory.
 
 A step is replayed on the smallest rung that holds its rows; the rest of the rung runs on the padding slot, whose pages
-are all null. The first graph of a pair goes from device rows to hidden vectors, the second on to tokens; where logits
-must be changed in between, the second is left out and the caller samples from the hidden vectors.
+are all null. The first graph goes from device rows to hidden vectors, the second on to tokens, the third, in its place,
+to tokens and their log probabilities; where logits must be changed in between, these are left out and the caller
+samples from the hidden vectors.
 """
 
 import bisect
@@ -22,7 +23,7 @@ from radixlm.protocol.plan import StepPlan
 from radixlm.runner.capture import GraphPool, Recorder
 from radixlm.runner.masks import TokenMasks
 from radixlm.runner.rows import PageChanges, Rows
-from radixlm.runner.sampler import changes_logits, draw_all, next_tokens
+from radixlm.runner.sampler import Drawn, changes_logits, draw_all, next_tokens
 from radixlm.runner.staging import packed_bytes, views
 
 
@@ -34,6 +35,7 @@ class Rung:
     meta: Any
     forward: torch.cuda.CUDAGraph
     sample: torch.cuda.CUDAGraph
+    sample_and_read: torch.cuda.CUDAGraph
 
 
 class DecodeGraphs:
@@ -54,6 +56,7 @@ class DecodeGraphs:
         self._numbers = torch.zeros(3, most, dtype=torch.int64, device=device)  # as in the block
         self._kv_index = torch.zeros(most, dtype=torch.int64, device=device)
         self._tokens = torch.zeros(most, dtype=torch.int64, device=device)
+        self._logprobs = torch.zeros(most, device=device)
         self._hidden = torch.zeros(most, model.card.hidden_size, dtype=attention.facts.dtype, device=device)
         self._rungs: dict[int, Rung] = {}
         self.report = pool.capture_all(self._sizes, self._capture)
@@ -79,10 +82,12 @@ class DecodeGraphs:
             self._rows.apply_pages(*self._rows.staging.send([changes.index, changes.pages]))
         self._rows.staging.fill([numbers, index, pages], self._block)
 
-    def replay(self, plan: StepPlan, asked: Callable[[], TokenMasks | None]) -> tuple[Tensor, Tensor]:
-        """Run the step that was sent: hidden [R, hidden_size] and tokens int64 [R], good until the next replay.
+    def replay(
+        self, plan: StepPlan, asked: Callable[[], TokenMasks | None], read: bool = False
+    ) -> tuple[Tensor, Drawn]:
+        """Run the step that was sent: hidden [R, hidden_size] and what was drawn, good until the next replay.
 
-        `asked` says which tokens may be sampled, once the forward pass is under way.
+        `asked` says which tokens may be sampled, once the forward pass is under way; `read`: as for `next_tokens`.
         """
         count, size = len(plan.slots), self._rung_size(len(plan.slots))
         rung = self._rungs[size]
@@ -97,10 +102,13 @@ class DecodeGraphs:
         hidden = self._hidden[:count]
         masks = asked()
         if masks is None and not changes_logits(self._rows, plan.slots, plan.outputs):
-            rung.sample.replay()
-            return hidden, self._tokens[:count]
+            (rung.sample_and_read if read else rung.sample).replay()
+            return hidden, self._drawn(count, read)
         slots, _, outputs = self._numbers[:, :count]
         return hidden, next_tokens(self._model, self._rows, hidden, slots, outputs, plan.slots, plan.outputs, masks)
+
+    def _drawn(self, count: int, read: bool) -> Drawn:
+        return Drawn(self._tokens[:count], self._logprobs[:count] if read else None)
 
     def _rung_size(self, count: int) -> int:
         return self._sizes[bisect.bisect_left(self._sizes, count)]
@@ -129,7 +137,8 @@ class DecodeGraphs:
         self._attention.refresh(meta, batch)
         parts: tuple[Callable[[], None], ...] = (
             partial(self._forward, batch, (numbers, index, pages), meta),
-            partial(self._sample, size),
+            partial(self._sample, size, False),
+            partial(self._sample, size, True),
         )
         recorder, graphs = Recorder(self._pool), []
         for part in parts:
@@ -151,9 +160,9 @@ class DecodeGraphs:
         hidden = self._model.forward(input_ids, ForwardContext(batch, self._attention, meta))
         self._hidden[:size].copy_(hidden)
 
-    def _sample(self, size: int) -> None:
+    def _sample(self, size: int, read: bool) -> None:
         slots, _, outputs = self._numbers[:, :size]
-        draw_all(self._model, self._rows, self._hidden[:size], slots, outputs, self._tokens[:size])
+        draw_all(self._model, self._rows, self._hidden[:size], slots, outputs, self._drawn(size, read))
 
 
 def _page_changes(size: int) -> int:

@@ -57,10 +57,7 @@ class Penalties:
 
     def apply(self, logits: Tensor, where: Tensor, table: Tensor) -> None:
         """Change rows `where` (int64 [N]) of logits (float32 [L, vocab]) by the counts in rows `table` (int64 [N])."""
-        part = logits.index_select(0, where)
-        repetition, frequency, presence = self._factors.index_select(0, table).unbind(1)
-        apply_penalties(part, self._seen[table], self._counts[table], repetition, frequency, presence)
-        logits.index_copy_(0, where, part)
+        apply_penalties(logits, where, table, self._seen, self._counts, self._factors)
 
     def count(self, table: Tensor, tokens: Tensor) -> None:
         """One new output token for each row of the table; rows are distinct."""

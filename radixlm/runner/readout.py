@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from radixlm.kernels.logprobs import log_sums
 from radixlm.models.base import Model
 from radixlm.protocol.arrays import F32, I32, I64, empty_i32
 from radixlm.protocol.extras import Extras, LogprobOptions, TokenLogprobs
 from radixlm.protocol.plan import SAMPLE, Reading, StepPlan
 from radixlm.runner.rows import Rows
-from radixlm.runner.staging import HostArray
+from radixlm.runner.staging import HostArray, event_after
 
 POSITIONS = 128  # scored at once; enough to keep a device busy
 _NOTHING_SCORED = LogprobOptions(0)
@@ -96,6 +97,48 @@ class Readout:
         return found
 
 
+@dataclass(frozen=True)
+class SampleReadout:
+    """`Readout` where nothing but samples' own log probabilities is wanted. By row that is read: where it stands in
+    tokens (int32 [L]) and logprobs (float32 [L])."""
+
+    places: dict[int, int]
+    tokens: Tensor
+    logprobs: Tensor
+    event: torch.cuda.Event | None
+
+    def wait(self) -> dict[int, Extras]:
+        """The extras by row."""
+        if self.event is not None:
+            self.event.synchronize()
+        tokens, values = self.tokens.numpy(), self.logprobs.numpy()
+        rest = (empty_i32(), _NO_VALUES, _NO_VALUES)
+        return {
+            row: Extras(output=TokenLogprobs(tokens[at : at + 1], values[at : at + 1], *rest))
+            for row, at in self.places.items()
+        }
+
+
+def reads_samples_only(rows: Rows, plan: StepPlan) -> bool:
+    """Whether all that a step is read out for are the log probabilities of what it samples."""
+    for row, reading in plan.readings.items():
+        options = rows.logprobs.get(int(plan.slots[row]))
+        if reading.hidden is not None or len(reading.targets) or options is None or options.top or options.token_ids:
+            return False
+    return True
+
+
+def read_samples(plan: StepPlan, tokens: Tensor, logprobs: Tensor) -> SampleReadout:
+    """`read_out` of a step that `reads_samples_only`; tokens: int64 [L], logprobs: float32 [L], of its sampled rows.
+
+    Both may be overwritten by what is launched after this.
+    """
+    place = np.cumsum((plan.flags & SAMPLE) != 0) - 1
+    places = {row: int(place[row]) for row in plan.readings}
+    landed = _to_host(tokens.clamp(min=0).to(torch.int32)), _to_host(_printable(logprobs.clone()))
+    return SampleReadout(places, *landed, event_after(tokens))
+
+
 def read_out(model: Model, rows: Rows, plan: StepPlan, hidden: Tensor, samples: Tensor | None) -> Readout:
     """Start reading out a step. hidden: [T, hidden_size], of all its tokens; samples: int64 [L], of its sampled rows.
 
@@ -120,7 +163,7 @@ def read_out(model: Model, rows: Rows, plan: StepPlan, hidden: Tensor, samples: 
     scores = _scored(model, hidden, where, tokens, top, chosen_d, owner)
     columns = [tokens.to(torch.int32), *scores, hidden.index_select(0, vectors).float()]
     landed = [_to_host(column) for column in columns]
-    return Readout(wanted.parts, landed[:-1], landed[-1], _event(hidden))
+    return Readout(wanted.parts, landed[:-1], landed[-1], event_after(hidden))
 
 
 def _wanted(rows: Rows, plan: StepPlan) -> _Wanted:
@@ -168,22 +211,22 @@ def _scored(
     top_values = torch.empty(count, top, device=device)
     chosen_values = torch.empty(count, chosen.shape[1], device=device)
     for span in _spans(count):
-        logits = model.logits(hidden.index_select(0, where[span]))
-        total = logits.logsumexp(-1, keepdim=True)
-        values[span] = (logits.gather(1, tokens[span, None]) - total).squeeze(1)
+        logits = model.raw_logits(hidden.index_select(0, where[span]))
+        total = log_sums(logits)[:, None]
+        values[span] = (logits.gather(1, tokens[span, None]).float() - total).squeeze(1)
         if top:
             highest, ids = logits.topk(top, dim=-1)
-            top_values[span] = highest - total
+            top_values[span] = highest.float() - total
             top_tokens[span] = ids.to(torch.int32)
         if chosen.shape[1]:
-            chosen_values[span] = logits.gather(1, chosen.index_select(0, owner[span])) - total
-    lowest = torch.finfo(torch.float32).min  # JSON has no word for less
-    return [
-        values.nan_to_num_(nan=lowest, neginf=lowest),
-        top_tokens,
-        top_values.nan_to_num_(nan=lowest, neginf=lowest),
-        chosen_values.nan_to_num_(nan=lowest, neginf=lowest),
-    ]
+            chosen_values[span] = logits.gather(1, chosen.index_select(0, owner[span])).float() - total
+    return [_printable(values), top_tokens, _printable(top_values), _printable(chosen_values)]
+
+
+def _printable(values: Tensor) -> Tensor:
+    """JSON has no word for less than the smallest number."""
+    lowest = torch.finfo(torch.float32).min
+    return values.nan_to_num_(nan=lowest, neginf=lowest)
 
 
 def _spans(count: int) -> Iterator[slice]:
@@ -193,11 +236,3 @@ def _spans(count: int) -> Iterator[slice]:
 def _to_host(tensor: Tensor) -> Tensor:
     """A copy under way to pinned memory; on the CPU the tensor itself."""
     return tensor.to("cpu", non_blocking=True)
-
-
-def _event(tensor: Tensor) -> torch.cuda.Event | None:
-    if not tensor.is_cuda:
-        return None
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
-    return event

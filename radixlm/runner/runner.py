@@ -24,9 +24,9 @@ from radixlm.runner.chunk_graphs import ChunkGraphs
 from radixlm.runner.graphs import DecodeGraphs
 from radixlm.runner.masks import MaskSource, TokenMasks
 from radixlm.runner.pooling import Pooler, Vectors
-from radixlm.runner.readout import Readout, read_out
+from radixlm.runner.readout import Readout, SampleReadout, read_out, read_samples, reads_samples_only
 from radixlm.runner.rows import PageChanges, Rows
-from radixlm.runner.sampler import next_tokens
+from radixlm.runner.sampler import Drawn, next_tokens
 from radixlm.runner.short_steps import ShortSteps
 from radixlm.runner.staging import Arrival, HostArray, Landing
 
@@ -43,7 +43,7 @@ class StepInFlight:
     plan: StepPlan
     arrival: Arrival | None
     error: str | None = None
-    readout: Readout | None = None
+    readout: Readout | SampleReadout | None = None
     vectors: Vectors | None = None
     replayed: bool = False
 
@@ -105,23 +105,24 @@ class Runner:
         changes = self._rows.page_changes(plan.page_updates)
         embeds = self._rows.embeds.take(plan) if self._rows.embeds else None
         graphs, replayed = self._graphs, True
-        run: Callable[[], tuple[Tensor, Tensor | None]]
+        read = bool(plan.readings) and reads_samples_only(self._rows, plan)
+        run: Callable[[], tuple[Tensor, Drawn | None]]
         if graphs is not None and plan.decode_rows == len(plan.slots) <= graphs.most_rows and not self._eager(plan):
             graphs.send(plan, changes)
-            run = partial(graphs.replay, plan, ask)
+            run = partial(graphs.replay, plan, ask, read)
         elif self._chunk_graphs is not None and embeds is None and self._chunk_graphs.hold(plan):
             self._chunk_graphs.send(plan)
             table, *sampled_rows = self._send([_table(plan), *_sampled_rows(plan)], changes)
-            run = partial(self._replay_chunks, self._chunk_graphs, plan, table, sampled_rows, ask)
+            run = partial(self._replay_chunks, self._chunk_graphs, plan, table, sampled_rows, ask, read)
         else:
             replayed = False
-            run = partial(self._forward, plan, self._send(_numbers(plan), changes), ask, embeds)
+            run = partial(self._forward, plan, self._send(_numbers(plan), changes), ask, embeds, read)
         try:
-            hidden, tokens = run()
+            hidden, drawn = run()
             if self._pooler is not None:
                 return StepInFlight(plan, None, vectors=self._pooler.start(plan, hidden))
-            readout = read_out(self._model, self._rows, plan, hidden, tokens) if plan.readings else None
-            arrival = self._landing.start(tokens) if tokens is not None else None
+            arrival = self._landing.start(drawn.tokens) if drawn is not None else None
+            readout = self._read_out(plan, hidden, drawn) if plan.readings else None
             return StepInFlight(plan, arrival, readout=readout, replayed=replayed)
         except (RuntimeError, MemoryError) as error:
             if isinstance(error, torch.AcceleratorError):
@@ -162,9 +163,14 @@ class Runner:
         return numbers
 
     def _forward(
-        self, plan: StepPlan, numbers: list[Tensor], ask: MaskSource, embeds: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """An eager step: hidden [T, hidden_size], and tokens int64 [L] of the sampled rows, None without any.
+        self,
+        plan: StepPlan,
+        numbers: list[Tensor],
+        ask: MaskSource,
+        embeds: tuple[Tensor, Tensor] | None,
+        read: bool,
+    ) -> tuple[Tensor, Drawn | None]:
+        """An eager step: hidden [T, hidden_size], and what was drawn for the sampled rows, None without any.
 
         Where nothing else is read, what follows the last attention is done for sampled rows alone: [L, hidden_size].
         """
@@ -177,14 +183,25 @@ class Runner:
         else:
             context = ForwardContext(batch, self._attention, self._attention.prepare(batch), embeds, wanted)
             hidden = self._model.forward(input_ids, context)
-        return hidden, self._sample(plan, hidden, sampled_rows, ask())
+        return hidden, self._sample(plan, hidden, sampled_rows, ask(), read)
 
     def _replay_chunks(
-        self, graphs: ChunkGraphs, plan: StepPlan, table: Tensor, sampled_rows: list[Tensor], ask: MaskSource
-    ) -> tuple[Tensor, Tensor | None]:
+        self,
+        graphs: ChunkGraphs,
+        plan: StepPlan,
+        table: Tensor,
+        sampled_rows: list[Tensor],
+        ask: MaskSource,
+        read: bool,
+    ) -> tuple[Tensor, Drawn | None]:
         """`_forward` of a step that was captured."""
         hidden = graphs.replay(plan, table, self._wanted(plan, sampled_rows))
-        return hidden, self._sample(plan, hidden, sampled_rows, ask())
+        return hidden, self._sample(plan, hidden, sampled_rows, ask(), read)
+
+    def _read_out(self, plan: StepPlan, hidden: Tensor, drawn: Drawn | None) -> Readout | SampleReadout:
+        if drawn is not None and drawn.logprobs is not None:
+            return read_samples(plan, drawn.tokens, drawn.logprobs)
+        return read_out(self._model, self._rows, plan, hidden, None if drawn is None else drawn.tokens)
 
     def _wanted(self, plan: StepPlan, sampled_rows: list[Tensor]) -> Tensor | None:
         """The tokens whose hidden state is read, int64 [L]; None: all. sampled_rows: as `_sampled_rows` made them."""
@@ -193,9 +210,9 @@ class Runner:
         return last if few and self._pooler is None and not plan.readings else None
 
     def _sample(
-        self, plan: StepPlan, hidden: Tensor, sampled_rows: list[Tensor], masks: TokenMasks | None
-    ) -> Tensor | None:
-        """Tokens int64 [L] of the sampled rows. sampled_rows: as `_sampled_rows` made them."""
+        self, plan: StepPlan, hidden: Tensor, sampled_rows: list[Tensor], masks: TokenMasks | None, read: bool
+    ) -> Drawn | None:
+        """What is drawn for the sampled rows. sampled_rows: as `_sampled_rows` made them."""
         last, slots, outputs = sampled_rows
         if not len(last):
             return None
@@ -203,7 +220,8 @@ class Runner:
         sampled = np.flatnonzero(plan.flags & SAMPLE)
         slots_host, outputs_host = plan.slots[sampled], plan.outputs[sampled]
         own = masks.among(sampled) if masks is not None else None
-        return next_tokens(self._model, self._rows, last_hidden, slots, outputs, slots_host, outputs_host, own)
+        host = (slots_host, outputs_host)
+        return next_tokens(self._model, self._rows, last_hidden, slots, outputs, *host, own, read)
 
     def _inputs(self, plan: StepPlan, table: Tensor, host_ids: Tensor) -> tuple[Tensor, RowBatch]:
         """Token ids int64 [T] and the batch. table: int32 [4, R]: slots, starts, counts, start less first token."""

@@ -1,11 +1,13 @@
 """From logits to the next tokens of a step's sampled rows. Owns nothing: state lies in Rows, arithmetic in kernels."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from radixlm.kernels.logprobs import token_logprobs
 from radixlm.kernels.masks import apply_token_masks
 from radixlm.kernels.sampling import highest, sample, sample_rows
 from radixlm.models.base import Model
@@ -18,6 +20,14 @@ from radixlm.runner.staging import HostArray
 LOGITS_ROWS = 1024  # so many rows' logits are in memory at once; more at once would not be faster
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """tokens: int64 [L]; logprobs: float32 [L], each one's by its raw logits, None where these were not kept."""
+
+    tokens: Tensor
+    logprobs: Tensor | None = None
+
+
 def next_tokens(
     model: Model,
     rows: Rows,
@@ -27,12 +37,13 @@ def next_tokens(
     slots_host: I32,
     outputs_host: I32,
     masks: TokenMasks | None = None,
-) -> Tensor:
+    read: bool = False,
+) -> Drawn:
     """Sample one token for each of L rows and remember it in `rows`.
 
     hidden: [L, hidden_size]. slots: int64 [L]; outputs: int64 [L], how many output tokens each row had before; both
-    also as they are on the host. masks: by place among the L rows. Returns int64 [L]; NOT_FINITE where a row's logits
-    hold NaN or +inf (its state is left with token 0).
+    also as they are on the host. masks: by place among the L rows. A token is NOT_FINITE where a row's logits hold NaN
+    or +inf (its state is left with token 0). With `read` there are log probabilities where nothing changes the logits.
     """
     parts = [
         _next(
@@ -44,16 +55,23 @@ def next_tokens(
             slots_host[span],
             outputs_host[span],
             masks.within(span) if masks is not None else None,
+            read,
         )
         for span in _spans(len(hidden))
     ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    if len(parts) == 1:
+        return parts[0]
+    logprobs = [part.logprobs for part in parts if part.logprobs is not None]
+    return Drawn(torch.cat([p.tokens for p in parts]), torch.cat(logprobs) if len(logprobs) == len(parts) else None)
 
 
-def draw_all(model: Model, rows: Rows, hidden: Tensor, slots: Tensor, outputs: Tensor, tokens: Tensor) -> None:
-    """`next_tokens` on CUDA, into tokens (int64 [L]), where nothing changes the logits; may be captured in a graph."""
+def draw_all(model: Model, rows: Rows, hidden: Tensor, slots: Tensor, outputs: Tensor, into: Drawn) -> None:
+    """`next_tokens` on CUDA, where nothing changes the logits; may be captured in a graph."""
     for span in _spans(len(hidden)):
-        tokens[span].copy_(_draw(rows, model.raw_logits(hidden[span]), slots[span], outputs[span]))
+        logits = model.raw_logits(hidden[span])
+        into.tokens[span].copy_(_draw(rows, logits, slots[span], outputs[span]))
+        if into.logprobs is not None:
+            into.logprobs[span].copy_(token_logprobs(logits, into.tokens[span]))
 
 
 def _spans(rows: int) -> Iterator[slice]:
@@ -70,11 +88,11 @@ def _next(
     slots_host: I32,
     outputs_host: I32,
     masks: TokenMasks | None,
-) -> Tensor:
+    read: bool,
+) -> Drawn:
     changed = changes_logits(rows, slots_host, outputs_host)
-    if hidden.is_cuda and not changed and masks is None:
-        return _draw(rows, model.raw_logits(hidden), slots, outputs)
-    logits = model.logits(hidden)
+    kept = not changed and masks is None
+    logits = model.raw_logits(hidden) if hidden.is_cuda and kept else model.logits(hidden)
     if changed:
         _adjust(rows, logits, slots_host, outputs_host)
     if masks is not None:
@@ -88,7 +106,7 @@ def _next(
         table = rows.penalties.rows(slots_host[penalized].tolist())
         where, table_d = rows.staging.send([np.array(penalized, np.int64), table])
         rows.penalties.count(table_d, tokens.index_select(0, where).clamp_(min=0))
-    return tokens
+    return Drawn(tokens, token_logprobs(logits, tokens) if read and kept else None)
 
 
 def changes_logits(rows: Rows, slots_host: I32, outputs_host: I32) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from radixlm.cache.manager import Lease
-from radixlm.protocol.arrays import F32, I32
+from radixlm.protocol.arrays import F32, I32, empty_i32
 from radixlm.protocol.extras import Extras, LogprobOptions
 from radixlm.protocol.messages import CacheNamespace, TextOptions
 from radixlm.protocol.plan import Reading
@@ -26,6 +26,7 @@ class State(Enum):
     DONE = "done"
 
 
+SAMPLE_ONLY = Reading(0, empty_i32())
 _LEGAL = {
     State.HELD: (State.WAITING, State.DONE),
     State.WAITING: (State.PARKED, State.RUNNING, State.DONE),
@@ -124,6 +125,8 @@ class Request:
 
     def reading(self, start: int, end: int, tokens: I32, samples: bool) -> Reading | None:
         """What positions [start, end) are read out for; `tokens` (int32) are the prompt's and more."""
+        if start >= self.prompt_tokens and self.hidden_start is None:
+            return SAMPLE_ONLY if samples and self.logprobs is not None else None
         first = min(max(self._first_scored, start), end)
         targets = tokens[first + 1 : min(end, self.prompt_tokens - 1) + 1]
         hidden = None if self.hidden_start is None else max(self.hidden_start, self.read, start)

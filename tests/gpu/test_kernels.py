@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from radixlm.kernels.rotary import HeadNorms, rotate_heads
-from radixlm.kernels.sampling import NOT_FINITE, exponential_noise, sample_rows_reference
+from radixlm.kernels.sampling import NOT_FINITE, apply_penalties_reference, exponential_noise, sample_rows_reference
 from radixlm.protocol import plan
 from tests.helpers.device import CUDA, DEVICE, needs_kernels
 
@@ -176,6 +176,41 @@ def test_sample_rows(spread: float, vocab: int, kind: str, dtype: torch.dtype) -
     assert (got != want).sum() <= (rows if dtype is torch.bfloat16 else 1 + rows // 32)
     if kind == "greedy":
         assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab", [33, 5000, 151_936])
+def test_log_sums(vocab: int, dtype: torch.dtype) -> None:
+    from radixlm.kernels.triton.logprobs import log_sums
+
+    vocab = vocab if CUDA else min(vocab, 9000)
+    logits = rand(5, vocab, scale=6).cpu().to(dtype)
+    logits[0, vocab // 3 :] = -torch.inf
+    logits[1, : vocab - 1] = -torch.inf
+    logits[2] += 300
+    want = logits.double().logsumexp(-1)
+    got = log_sums(logits.to(DEVICE)).cpu()
+    torch.testing.assert_close(got.double(), want, rtol=2e-7, atol=2e-6)
+    empty = torch.full((1, vocab), -torch.inf, dtype=dtype, device=DEVICE)
+    assert log_sums(empty).item() == -torch.inf and log_sums(empty[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("vocab", [33, 5000, 151_936])
+def test_penalties(vocab: int) -> None:
+    from radixlm.kernels.triton.penalties import apply_penalties
+
+    vocab = vocab if CUDA else min(vocab, 5000)
+    logits = rand(6, vocab, scale=4).cpu()
+    counts = torch.randint(-3, 3, (4, vocab)).clamp(min=0).to(torch.int32)
+    seen = (counts > 0) | (torch.randn(4, vocab) > 1)
+    factors = torch.tensor([[1.3, 0.0, 0.0], [1.0, 0.7, -0.2], [0.8, -0.1, 1.5], [1.0, 0.0, 0.0]])
+    arguments = (torch.tensor([4, 0, 3]), torch.tensor([2, 0, 1]), seen, counts, factors)
+    want = logits.clone()
+    apply_penalties_reference(want, *arguments)
+    got = logits.clone().to(DEVICE)
+    apply_penalties(got, *(tensor.to(DEVICE) for tensor in arguments))
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-6, atol=1e-6)
+    assert torch.equal(got.cpu()[[1, 2, 5]], logits[[1, 2, 5]]) and not torch.equal(want[3], logits[3])
 
 
 def test_sampling_ties_infinities_and_nan() -> None:

@@ -214,6 +214,30 @@ def test_readings_are_the_references(qwen3: Tiny, graphs: bool, run_ahead: int) 
                 near(got.prompt.chosen_values, want[: len(prompt) - 1, [7, 9]])
 
 
+@pytest.mark.parametrize("run_ahead", [0, 1])
+@pytest.mark.parametrize("graphs", [True, False])
+def test_logprobs_of_samples_alone(qwen3: Tiny, graphs: bool, run_ahead: int) -> None:
+    """They come with the samples, from the graph too; with every kind of sampling, and beside rows that want none."""
+    for some in (SAMPLED[:4], SAMPLED):
+        engine = qwen3.engine(run_ahead, disable_cuda_graph=not graphs)
+        keys = []
+        for index, prompt in enumerate(prompts()):
+            own = {"logprobs": LogprobOptions(OUTPUTS_ONLY)} if index % 4 != 3 else {}
+            keys.append(engine.submit(prompt, some[index % len(some)], **own))
+        engine.finish()
+        for index, (key, prompt) in enumerate(zip(keys, prompts(), strict=True)):
+            output = engine.outputs[key]
+            if index % 4 == 3:
+                assert output.extras == []
+                continue
+            ids = torch.tensor([[*prompt, *output.tokens]])
+            with torch.inference_mode():
+                want = qwen3.reference(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            got = joined(output.extras).output
+            assert got is not None and got.tokens.tolist() == output.tokens
+            near(got.values, want.gather(1, torch.tensor(output.tokens)[:, None])[:, 0])
+
+
 def near(got: Any, want: torch.Tensor) -> None:
     assert got.shape == tuple(want.shape)
     assert np.abs(got - want.numpy()).max() < 1e-4

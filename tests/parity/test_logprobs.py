@@ -115,6 +115,25 @@ def test_prompt_and_output_logprobs(pair: Pair, page_size: int, chunk: int, run_
                 check(pair, prompt, engine.outputs[key], options)
 
 
+@pytest.mark.parametrize("run_ahead", [0, 1])
+@pytest.mark.parametrize("penalized", [False, True])
+def test_logprobs_of_samples_alone(pair: Pair, penalized: bool, run_ahead: int) -> None:
+    """They come from sampling's own logits, unless one row of the step changes them: then all are scored anew."""
+    engine = pair.engine(run_ahead=run_ahead)
+    options = LogprobOptions(OUTPUTS_ONLY)
+    asked = [
+        (PROMPT[:20], SamplingParams(max_new_tokens=9, ignore_eos=True, seed=3, temperature=1.7)),
+        (PROMPT[:33], SamplingParams(max_new_tokens=7, ignore_eos=True, seed=4, temperature=0.7, top_p=0.8)),
+        (PROMPT[:40], greedy(8, frequency_penalty=0.7 * penalized)),
+    ]
+    keys = [engine.submit(prompt, params, logprobs=options) for prompt, params in asked]
+    silent = engine.submit(PROMPT[:11], greedy(6))
+    engine.finish()
+    assert engine.outputs[silent].extras == []
+    for (prompt, _), key in zip(asked, keys, strict=True):
+        check(pair, prompt, engine.outputs[key], options)
+
+
 def test_scored_positions_are_computed_and_no_more(pair: Pair) -> None:
     engine = pair.engine(page_size=16)
     engine.generate([PROMPT], greedy(1))

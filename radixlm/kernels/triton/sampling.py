@@ -38,8 +38,7 @@ def sample_rows(
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     if rows == 0:
         return tokens
-    # Not fewer for more rows: the order of sums, and with it a token at a filter's edge, would depend on them.
-    splits = max(1, min(MAX_SPLITS, vocab // (2 * BLOCK_COLUMNS)))
+    splits = splits_of(vocab)
     scores = torch.empty((rows, splits, 2), dtype=torch.float32, device=logits.device)
     columns = torch.empty((rows, splits, 2), dtype=torch.int32, device=logits.device)
     tallies = torch.empty((rows, splits, 3), dtype=torch.float32, device=logits.device)
@@ -57,6 +56,11 @@ def sample_rows(
         stride, vocab, splits, not_finite, MAX_SPLITS=MAX_SPLITS, BLOCK=BLOCK_COLUMNS, num_warps=16,
     )  # fmt: skip
     return tokens
+
+
+def splits_of(vocab: int) -> int:
+    """Into how many stretches a row is cut; not fewer for more rows, on which the order of sums would then depend."""
+    return max(1, min(MAX_SPLITS, vocab // (2 * BLOCK_COLUMNS)))
 
 
 @triton.jit

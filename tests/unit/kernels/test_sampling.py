@@ -87,11 +87,13 @@ def test_noise_is_exponential_and_uncorrelated_between_positions() -> None:
 
 
 def test_penalties() -> None:
-    logits = torch.tensor([[2.0, -2.0, 1.0, 0.5]])
-    seen = torch.tensor([[True, True, False, True]])
-    counts = torch.tensor([[3, 0, 0, 1]], dtype=torch.int32)
-    apply_penalties(logits, seen, counts, torch.tensor([2.0]), torch.tensor([0.1]), torch.tensor([0.5]))
-    torch.testing.assert_close(logits, torch.tensor([[1.0 - 0.3 - 0.5, -4.0, 1.0, 0.25 - 0.1 - 0.5]]))
+    logits = torch.tensor([[7.0, 7.0, 7.0, 7.0], [2.0, -2.0, 1.0, 0.5]])
+    seen = torch.tensor([[True, True, False, True], [True, True, True, True]])
+    counts = torch.tensor([[3, 0, 0, 1], [9, 9, 9, 9]], dtype=torch.int32)
+    factors = torch.tensor([[2.0, 0.1, 0.5], [9.0, 9.0, 9.0]])
+    apply_penalties(logits, torch.tensor([1]), torch.tensor([0]), seen, counts, factors)
+    want = torch.tensor([[7.0, 7.0, 7.0, 7.0], [1.0 - 0.3 - 0.5, -4.0, 1.0, 0.25 - 0.1 - 0.5]])
+    torch.testing.assert_close(logits, want)
 
 
 @pytest.mark.parametrize("vocab", [SPAN, 5 * SPAN, 5 * SPAN + 1, 7])

@@ -52,6 +52,6 @@ def test_pages_of_the_step_are_there_before_a_refresh_that_reads_them(reads: boo
         *(numbers[0], numbers[1], graphs._ones[:1], graphs._numbers[1, :1], graphs._kv_index[:1]),
         *(rows.page_table, PAGE, 1, *(np.zeros(1, np.int32) for _ in range(3))),
     )
-    graphs._rungs[1] = Rung(batch, None, Replayed(), Replayed())  # type: ignore[arg-type]
+    graphs._rungs[1] = Rung(batch, None, Replayed(), Replayed(), Replayed())  # type: ignore[arg-type]
     graphs.replay(plan, lambda: None)
     assert int(attention.seen[0, 1]) == (77 if reads else 0)
