@@ -8,8 +8,8 @@ import msgspec
 
 from radixlm.base.errors import ConfigError
 from radixlm.benchmark.audit_rules import Finding, audit
-from radixlm.benchmark.commandline import Program, command
 from radixlm.benchmark.results import Result, read_results
+from radixlm.config.commandline import Program, command
 from radixlm.config.flags import flag
 
 
@@ -34,10 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    found, files = PROGRAM.read_known(argv, "FILE ...")
-    unknown = [word for word in files if word.startswith("-")]
-    if unknown or not files:
-        raise ConfigError(f"unknown argument {unknown[0]}" if unknown else "name a result file")
+    found, files = PROGRAM.read_files(argv, "FILE ...")
+    if not files:
+        raise ConfigError("name a result file")
     bad = False
     for result in (result for path in files for result in read_results(path)):
         findings = audit(result)

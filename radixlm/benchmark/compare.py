@@ -9,9 +9,9 @@ from typing import Any
 
 from radixlm.base.errors import ConfigError
 from radixlm.benchmark.audit_rules import audit
-from radixlm.benchmark.commandline import Program, command, table
 from radixlm.benchmark.results import Result, read_results
 from radixlm.benchmark.search import gain_of
+from radixlm.config.commandline import Program, command, table
 
 # What both sides must have in common for a ratio to mean anything.
 LOAD_KEYS = (
@@ -76,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    _, files = PROGRAM.read_known(argv, "A.jsonl B.jsonl")
-    if len(files) != 2 or any(word.startswith("-") for word in files):
+    _, files = PROGRAM.read_files(argv, "A.jsonl B.jsonl")
+    if len(files) != 2:
         raise ConfigError("name two result files")
     all_a, all_b = read_results(files[0]), read_results(files[1])
     a, b = distinct(all_a), distinct(all_b)

@@ -19,9 +19,9 @@ import psutil
 
 from radixlm.base.errors import RadixError
 from radixlm.benchmark.backends import BACKENDS
-from radixlm.benchmark.commandline import Program, command, made_folder, table
 from radixlm.benchmark.gpu_matrix import THROUGHPUT, Workload, random_ids, run_client, split_words
 from radixlm.benchmark.launched import ServerProcess
+from radixlm.config.commandline import Program, command, made_folder, table
 from radixlm.config.flags import REQUIRED, at_least, flag
 
 START_LIMIT_S = 300.0
@@ -113,10 +113,10 @@ class MatrixOptions:
 
 
 PROGRAM = Program(
-    "cpu_matrix",
+    "radixlm.benchmark.cpu_matrix",
     "The demo model on this CPU, beside another server of the same weights.",
     {"matrix": MatrixOptions},
-    family="python -m radixlm.benchmark",
+    family="python -m",
 )
 
 

@@ -17,12 +17,12 @@ import msgspec
 
 from radixlm.base.client_key import KEY_HELP
 from radixlm.base.errors import ConfigError, RadixError
-from radixlm.benchmark.commandline import Program, append_line, command
 from radixlm.benchmark.launched import at
 from radixlm.benchmark.options import client_at
 from radixlm.benchmark.scoring import Scorer, Scores
 from radixlm.benchmark.workers import run_async
-from radixlm.config.flags import at_least, flag
+from radixlm.config.commandline import Program, append_line, command
+from radixlm.config.flags import at_least, flag, http_url, writable
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -31,16 +31,20 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 class EvalOptions:
     """What is judged by what."""
 
-    base_url: str | None = flag(None, "a server that runs; one is started with the further options when unset")
+    base_url: str | None = flag(
+        None, "a server that runs; one is started with the further options when unset", parse=http_url
+    )
     api_key: str | None = flag(None, KEY_HELP, secret=True)
     text: str | None = flag(None, "text file whose perplexity is measured")
     choices: str | None = flag(None, "JSONL of multiple-choice questions: question, choices, answer")
-    against: str | None = flag(None, "URL of a reference server: the divergence from it on --text is measured")
+    against: str | None = flag(
+        None, "URL of a reference server: the divergence from it on --text is measured", parse=http_url
+    )
     window: int = flag(512, "tokens that are scored together", check=at_least(2))
     context: int = flag(256, "tokens before a window that it is given, unscored", check=at_least(1))
     max_windows: int | None = flag(None, "most windows taken of the text", check=at_least(1))
     top: int = flag(20, "likeliest tokens compared at each place, with --against", check=at_least(1))
-    output_file: str | None = flag(None, "JSONL file to append the result to")
+    output_file: str | None = flag(None, "JSONL file to append the result to", check=writable)
 
 
 PROGRAM = Program(

@@ -19,7 +19,6 @@ import psutil
 
 from radixlm.base.errors import RadixError
 from radixlm.benchmark.backends import BACKENDS, BodySettings
-from radixlm.benchmark.commandline import Program, append_line, command, made_folder
 from radixlm.benchmark.datasets import spec as datasets
 from radixlm.benchmark.datasets.spec import DatasetSpec
 from radixlm.benchmark.gpu_matrix import MODELS, Server, make_model, split_words, tokenizer_folder
@@ -28,6 +27,7 @@ from radixlm.benchmark.load import Plan
 from radixlm.benchmark.outcome import Outcome
 from radixlm.benchmark.tokens import Vocabulary
 from radixlm.benchmark.workers import Measured, measure, run_async
+from radixlm.config.commandline import Program, append_line, command, made_folder
 from radixlm.config.flags import at_least, flag
 
 MODEL = "qwen3-0.6b"
@@ -82,10 +82,10 @@ class CaseOptions:
 
 
 PROGRAM = Program(
-    "front",
+    "radixlm.benchmark.front",
     "What the front end costs, measured with a paced engine in the model's place.",
     {"front": FrontOptions, "case": CaseOptions},
-    family="python -m radixlm.benchmark",
+    family="python -m",
 )
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from radixlm.base.errors import RadixError
-from radixlm.benchmark.commandline import Program, command, made_folder
 from radixlm.benchmark.launched import SERVE, ServerProcess
+from radixlm.config.commandline import Program, command, made_folder
 from radixlm.config.flags import REQUIRED, at_least, flag
 
 VOCABULARY = 151_936
@@ -241,10 +241,10 @@ class MatrixOptions:
 
 
 PROGRAM = Program(
-    "gpu_matrix",
+    "radixlm.benchmark.gpu_matrix",
     "Every GPU workload in one command, beside SGLang's numbers.",
     {"matrix": MatrixOptions},
-    family="python -m radixlm.benchmark",
+    family="python -m",
 )
 
 

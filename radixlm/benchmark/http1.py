@@ -13,6 +13,7 @@ import httptools
 import msgspec
 
 from radixlm.base.errors import ConfigError
+from radixlm.config.flags import http_url
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -43,13 +44,15 @@ class Target(msgspec.Struct, frozen=True):
 
 def target_of(url: str, headers: dict[str, str]) -> Target:
     """The target a base URL names; ConfigError if it is not an http or https URL or a header holds a line break."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"not an http or https URL: {url!r}")
+    try:
+        parts = urlsplit(http_url(url))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     for name, value in headers.items():
         if any(c in name + value for c in "\r\n"):
             raise ConfigError(f"header {name!r} holds a line break")
-    host = "127.0.0.1" if parts.hostname == "0.0.0.0" else parts.hostname
+    named = parts.hostname or ""
+    host = "127.0.0.1" if named == "0.0.0.0" else named
     tls = parts.scheme == "https"
     return Target(host, parts.port or (443 if tls else 80), tls, parts.path.rstrip("/"), headers)
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from radixlm.base.errors import ConfigError, RadixError
+from radixlm.config.cli import read_serve
 
 SERVE = ("radixlm", "serve")
 START_LIMIT_S = 600.0
@@ -108,12 +109,14 @@ def launched(words: Sequence[str], start_limit_s: float = START_LIMIT_S) -> Iter
 def at(url: str | None, words: Sequence[str], always: Sequence[str] = ()) -> Iterator[str]:
     """The URL of a server: the one that runs already, or one started for the length of a `with`.
 
-    `words`: how the user wants it; ConfigError for any beside a URL. `always`: what every server is started with.
+    `words`: how the user wants it; ConfigError for any beside a URL, and before anything starts for those that no
+    server takes. `always`: what every server is started with.
     """
     if url:
         if words:
             raise ConfigError(f"with --base-url no server is started, so {words[0]} would do nothing")
         yield url.rstrip("/")
         return
+    read_serve([*words, *always])
     with launched([*words, *always]) as server:
         yield server.url

@@ -11,14 +11,14 @@ import numpy as np
 
 from radixlm.api.engine import Engine
 from radixlm.base.errors import ConfigError
-from radixlm.benchmark.commandline import Program, append_line, command
 from radixlm.benchmark.datasets import spec as datasets
 from radixlm.benchmark.datasets.spec import CHAT_DATASETS, DatasetSpec
 from radixlm.benchmark.outcome import Request
 from radixlm.benchmark.serving import load_vocabulary
 from radixlm.benchmark.tokens import Vocabulary
 from radixlm.config.cli import read_serve
-from radixlm.config.flags import at_least, flag, json_object
+from radixlm.config.commandline import Program, append_line, command
+from radixlm.config.flags import at_least, flag, json_object, writable
 
 WARMUP = DatasetSpec(
     "random-ids",
@@ -34,7 +34,7 @@ WARMUP = DatasetSpec(
 class RunOptions:
     """How it is run."""
 
-    result_filename: str = flag("", "JSONL file to append a line to")
+    result_filename: str = flag("", "JSONL file to append a line to", check=writable)
     seed: int = flag(42, "seed of the dataset", check=at_least(0))
     disable_ignore_eos: bool = flag(False, "let answers end early")
     skip_warmup: bool = flag(False, "measure from the first request on")

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from radixlm.benchmark.commandline import Program, append_line, command, table
 from radixlm.config.cli import read_serve
-from radixlm.config.flags import at_least, flag
+from radixlm.config.commandline import Program, append_line, command, table
+from radixlm.config.flags import at_least, each, flag, writable
 from radixlm.engine.build import Engine, build
 from radixlm.loader.card import load_card
 from radixlm.loader.source import resolve
@@ -33,10 +33,10 @@ class CaseOptions:
     """The batches; the full product of the three lists is run."""
 
     run_name: str = flag("default", "a word stored in the results")
-    batch_size: tuple[int, ...] = flag((1,), "requests in a batch", many=True)
-    input_len: tuple[int, ...] = flag((1024,), "prompt tokens of each", many=True)
-    output_len: tuple[int, ...] = flag((16,), "output tokens of each", many=True)
-    result_filename: str = flag("result.jsonl", "JSONL file to append a line per batch to")
+    batch_size: tuple[int, ...] = flag((1,), "requests in a batch", many=True, check=each(at_least(1)))
+    input_len: tuple[int, ...] = flag((1024,), "prompt tokens of each", many=True, check=each(at_least(1)))
+    output_len: tuple[int, ...] = flag((16,), "output tokens of each", many=True, check=each(at_least(1)))
+    result_filename: str = flag("result.jsonl", "JSONL file to append a line per batch to", check=writable)
     log_decode_step: int = flag(0, "print every N-th decode step; 0: none", check=at_least(0))
     seed: int = flag(42, "seed of the prompts", check=at_least(0))
 
@@ -94,7 +94,7 @@ def run(engine: Engine, vocab_size: int, options: CaseOptions) -> list[dict[str,
     rng = np.random.default_rng(options.seed)
     highest = min(vocab_size, LARGEST_ID)
     cases = list(itertools.product(options.batch_size, options.input_len, options.output_len))
-    fitting = [case for case in cases if (why := _misfit(engine, *case)) is None or _told(case, why)]
+    fitting = [case for case in cases if (why := engine.misfit(*case)) is None or _told(case, why)]
     lines = []
     for number, (batch, prompt_tokens, output_tokens) in enumerate(fitting):
         if number == 0:
@@ -109,18 +109,6 @@ def run(engine: Engine, vocab_size: int, options: CaseOptions) -> list[dict[str,
 
 def _prompts(rng: np.random.Generator, highest: int, batch: int, tokens: int) -> list[np.ndarray[Any, Any]]:
     return [rng.integers(0, highest, tokens, dtype=np.int32) for _ in range(batch)]
-
-
-def _misfit(engine: Engine, batch: int, prompt_tokens: int, output_tokens: int) -> str | None:
-    """Why a batch cannot run all at once."""
-    ready, total = engine.ready, prompt_tokens + output_tokens
-    if batch > ready.max_running_requests:
-        return f"more than the {ready.max_running_requests} requests that may run (--max-running-requests)"
-    if total > ready.capacity_tokens:
-        return f"{total} tokens are more than the {ready.capacity_tokens} that one request may have"
-    if batch * total > ready.max_total_num_tokens:
-        return f"{batch * total} tokens do not fit into the KV pool of {ready.max_total_num_tokens}"
-    return None
 
 
 def _told(case: tuple[int, int, int], why: str) -> bool:

@@ -12,12 +12,12 @@ import numpy as np
 from radixlm.base.client_key import KEY_HELP, check_key
 from radixlm.base.errors import RadixError
 from radixlm.benchmark.batch_stream import BatchAnswer, generate_batch
-from radixlm.benchmark.commandline import Program, append_line, command, table
 from radixlm.benchmark.http1 import HttpClient, HttpFailure
 from radixlm.benchmark.launched import at
 from radixlm.benchmark.options import client_at
 from radixlm.benchmark.workers import run_async
-from radixlm.config.flags import at_least, flag, within
+from radixlm.config.commandline import Program, append_line, command, table
+from radixlm.config.flags import at_least, each, flag, http_url, within, writable
 
 WARMUP = (1024, 16)  # tokens in and out
 LARGEST_ID = 10_000
@@ -29,17 +29,19 @@ class CaseOptions:
     """The batches; the full product of the three lists is run."""
 
     run_name: str = flag("default", "a word stored in the results")
-    base_url: str = flag("", "a server that runs; one is started with the further options when unset")
+    base_url: str | None = flag(
+        None, "a server that runs; one is started with the further options when unset", parse=http_url
+    )
     api_key: str | None = flag(None, KEY_HELP, secret=True)
-    batch_size: tuple[int, ...] = flag((1,), "requests in a batch", many=True)
-    input_len: tuple[int, ...] = flag((1024,), "prompt tokens of each", many=True)
-    output_len: tuple[int, ...] = flag((16,), "output tokens of each", many=True)
+    batch_size: tuple[int, ...] = flag((1,), "requests in a batch", many=True, check=each(at_least(1)))
+    input_len: tuple[int, ...] = flag((1024,), "prompt tokens of each", many=True, check=each(at_least(1)))
+    output_len: tuple[int, ...] = flag((16,), "output tokens of each", many=True, check=each(at_least(1)))
     temperature: float = flag(0.0, "sampling temperature", check=at_least(0))
     disable_ignore_eos: bool = flag(False, "let answers end early")
     return_logprob: bool = flag(False, "ask for log probabilities")
     cache_hit_rate: float = flag(0.0, "share of every prompt that is sent before, to be cached", check=within(0, 1))
     skip_warmup: bool = flag(False, "measure from the first request on")
-    result_filename: str = flag("result.jsonl", "JSONL file to append a line per batch to")
+    result_filename: str = flag("result.jsonl", "JSONL file to append a line per batch to", check=writable)
     seed: int = flag(42, "seed of the prompts", check=at_least(0))
 
 

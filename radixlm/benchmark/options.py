@@ -9,10 +9,10 @@ from typing import Any
 from radixlm.base.client_key import KEY_HELP, client_key
 from radixlm.base.errors import ConfigError
 from radixlm.benchmark.backends import BACKENDS
-from radixlm.benchmark.commandline import Program
 from radixlm.benchmark.datasets.spec import CHAT_DATASETS, DatasetSpec
 from radixlm.benchmark.http1 import HttpClient, target_of
-from radixlm.config.flags import at_least, flag, json_object
+from radixlm.config.commandline import Program
+from radixlm.config.flags import at_least, flag, http_url, json_object, writable
 
 
 def _above_one(value: float) -> str | None:
@@ -31,7 +31,7 @@ class TargetOptions:
     """Which server is measured, and how it is addressed."""
 
     backend: str = flag("sglang", "the API to speak", choices=tuple(BACKENDS))
-    base_url: str | None = flag(None, "the server's URL, instead of host and port")
+    base_url: str | None = flag(None, "the server's URL, instead of host and port", parse=http_url)
     host: str = flag("0.0.0.0", "the server's address")
     port: int | None = flag(None, "the server's port (by backend: 30000, vllm 8000)")
     ready_check_timeout_sec: float = flag(60.0, "wait this long for the server to answer; 0 does not ask")
@@ -68,7 +68,9 @@ class LoadOptions:
 class OutputOptions:
     """Where results go."""
 
-    output_file: str | None = flag(None, "JSONL file to append one line to (named by backend, date and sizes)")
+    output_file: str | None = flag(
+        None, "JSONL file to append one line to (named by backend, date and sizes)", check=writable
+    )
     output_details: bool = flag(False, "put every request's lengths, times, text and error into the line")
     tag: str | None = flag(None, "a word stored in the line")
     cache_report: bool = flag(False, "print and store cache hits in detail")

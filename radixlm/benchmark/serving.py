@@ -18,7 +18,6 @@ from radixlm.base.client_key import REFUSED, refusal
 from radixlm.base.errors import ConfigError, RadixError
 from radixlm.benchmark import options as cli
 from radixlm.benchmark.backends import BACKENDS, BodySettings
-from radixlm.benchmark.commandline import append_line, command
 from radixlm.benchmark.datasets import spec as datasets
 from radixlm.benchmark.http1 import HttpClient, HttpFailure, Target, target_of
 from radixlm.benchmark.load import Plan, Progress, arrivals_of
@@ -37,6 +36,7 @@ from radixlm.benchmark.report import (
 )
 from radixlm.benchmark.tokens import Codec, Vocabulary
 from radixlm.benchmark.workers import measure, run_async
+from radixlm.config.commandline import append_line, command
 
 WARMUP_OUTPUT_TOKENS = 32
 SETTLE_S = 1.0
@@ -82,16 +82,21 @@ async def run(options: Options) -> Run:
 async def wait_ready(client: HttpClient, timeout_s: float) -> dict[str, Any] | None:
     """The answer of `/v1/models`, asked for every second until it comes; None if `timeout_s` is 0 and it does not.
 
+    A wait is told on stderr.
     RadixError when it does not in that time, ConfigError at once from a server that refuses the key: waiting would not
     change its mind.
     """
     deadline = time.monotonic() + timeout_s
+    told = False
     while True:
         answer = await _ask(client, "/v1/models", refused_ends=True)
         if answer is not None or timeout_s <= 0:
             return answer
         if time.monotonic() >= deadline:
             raise RadixError(f"no answer from {client.target.url}/v1/models within {timeout_s:g} s")
+        if not told:
+            print(f"waiting for {client.target.url}, {timeout_s:g} s at most", file=sys.stderr, flush=True)
+            told = True
         await asyncio.sleep(1.0)
 
 

@@ -5,6 +5,7 @@ Rounds with and without a grammar take turns, so that whatever else the machine 
 
 import asyncio
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ import msgspec
 
 from radixlm.base.client_key import KEY_HELP, check_key
 from radixlm.base.errors import RadixError
-from radixlm.benchmark.commandline import Program, command, table
 from radixlm.benchmark.http1 import HttpClient, HttpFailure
 from radixlm.benchmark.launched import at
 from radixlm.benchmark.options import client_at
 from radixlm.benchmark.workers import run_async
-from radixlm.config.flags import at_least, flag, json_text
+from radixlm.config.commandline import Program, command, table
+from radixlm.config.flags import at_least, flag, http_url, json_text
 
 REQUEST_LIMIT_S = 600.0
 # An array that is not over within any usual output, so that both kinds of answer are equally long.
@@ -34,7 +35,9 @@ PEOPLE = (
 class StructuredOptions:
     """The load; all requests of a round are sent at once."""
 
-    base_url: str = flag("", "a server that runs; one is started with the further options when unset")
+    base_url: str | None = flag(
+        None, "a server that runs; one is started with the further options when unset", parse=http_url
+    )
     api_key: str | None = flag(None, KEY_HELP, secret=True)
     concurrency: int = flag(16, "requests at once", check=at_least(1))
     output_len: int = flag(128, "output tokens of each request", check=at_least(1))
@@ -128,3 +131,7 @@ def shown(free: Sequence[float], structured: Sequence[float]) -> str:
     ]
     rows.append(("median", f"{statistics.median(free):.1f}", f"{statistics.median(structured):.1f}", ""))
     return f"{table(rows)}\nstructured output runs at {statistics.median(ratios):.1%} of free text's speed (median)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,8 +14,8 @@ import httptools
 import msgspec
 
 from radixlm.base.errors import RadixError
-from radixlm.benchmark.commandline import Program, command
 from radixlm.benchmark.workers import run_async
+from radixlm.config.commandline import Program, command
 from radixlm.config.flags import at_least, flag, within
 
 WORD = " tok"
@@ -43,10 +43,10 @@ class Address:
 
 
 PROGRAM = Program(
-    "stub",
+    "radixlm.benchmark.stub",
     "A server that speaks the measured APIs with instant fake tokens.",
     {"address": Address, "behaviour": Behaviour},
-    family="python -m radixlm.benchmark",
+    family="python -m",
 )
 
 

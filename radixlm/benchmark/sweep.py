@@ -11,7 +11,6 @@ from typing import Any
 
 from radixlm.base.errors import ConfigError
 from radixlm.benchmark import options as cli
-from radixlm.benchmark.commandline import Program, append_line, command, table
 from radixlm.benchmark.options import Options
 from radixlm.benchmark.overload import falls_behind
 from radixlm.benchmark.report import Run, encode_line, record
@@ -19,7 +18,8 @@ from radixlm.benchmark.serving import run
 from radixlm.benchmark.slo import Goodput, Slo
 from radixlm.benchmark.svg import Series, line_chart
 from radixlm.benchmark.workers import run_async
-from radixlm.config.flags import at_least, flag
+from radixlm.config.commandline import Program, append_line, command, table
+from radixlm.config.flags import at_least, flag, writable
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class SweepOptions:
     request_rates: tuple[float, ...] | None = flag(None, "the rates, in requests per second", many=True)
     max_concurrencies: tuple[int, ...] | None = flag(None, "the concurrencies, all sent at once", many=True)
     repeat: int = flag(1, "runs of each, with seeds of their own", check=at_least(1))
-    plot: str | None = flag(None, "SVG file for the plot")
+    plot: str | None = flag(None, "SVG file for the plot", check=writable)
 
 
 PROGRAM = Program(

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from radixlm.base.errors import ConfigError, RadixError
-from radixlm.benchmark.commandline import Program, command, table
 from radixlm.benchmark.datasets.spec import DatasetSpec
 from radixlm.benchmark.launched import launched
 from radixlm.benchmark.options import LoadOptions, Options, OutputOptions, TargetOptions
@@ -22,6 +21,8 @@ from radixlm.benchmark.report import Run
 from radixlm.benchmark.search import Change, Search, Settings, Step, Trial, search
 from radixlm.benchmark.serving import run
 from radixlm.benchmark.workers import run_async
+from radixlm.config.cli import read_serve
+from radixlm.config.commandline import Program, command, table
 from radixlm.config.flags import at_least, flag
 
 
@@ -74,8 +75,7 @@ def _main(argv: Sequence[str] | None) -> int:
     found, words = PROGRAM.read_known(argv, "MODEL [options of radixlm serve]")
     traffic: TrafficOptions = found["traffic"]
     options: TuneOptions = found["tune"]
-    if not words:
-        raise ConfigError("name a model")
+    read_serve(words)
     label, higher, _ = OBJECTIVES[options.objective]
     bench = _Bench(words, traffic, options)
     start = bench.measure(())

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -154,9 +154,12 @@ def _say(frame: _Frame) -> None:
         os._exit(1)  # whoever wanted this load has gone
 
 
-def worker_main() -> int:
-    """One client process, from its plan on stdin to its result on stdout."""
-    plan = msgspec.msgpack.decode(_read_input(), type=Plan)
+def worker_main(argv: Sequence[str]) -> int:
+    """One client process, from its plan on stdin to its result on stdout. Exit 2: no plan came, or words did."""
+    if argv or not (words := _read_input()):
+        print("error: radixlm bench starts this by itself and tells it what to send", file=sys.stderr)
+        return 2
+    plan = msgspec.msgpack.decode(words, type=Plan)
     _say(_Frame())
     start_s = msgspec.msgpack.decode(_read_input(), type=float)
     result = run_async(run_load(plan, start_s, lambda progress: _say(_Frame(progress=progress))))
@@ -167,4 +170,4 @@ def worker_main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(worker_main())
+    sys.exit(worker_main(sys.argv[1:]))

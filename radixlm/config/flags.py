@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
+from urllib.parse import urlsplit
 
 from radixlm.base.errors import ConfigError
 
@@ -119,6 +121,14 @@ def json_object(word: str) -> dict[str, Any]:
     return value
 
 
+def http_url(word: str) -> str:
+    """An http or https URL with a host, as it is."""
+    parts = urlsplit(word)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError(f"{word!r} is not an http or https URL such as http://127.0.0.1:30000")
+    return word
+
+
 def json_text(word: str) -> str:
     """A JSON object, checked and kept as text."""
     return json.dumps(json_object(word))
@@ -157,10 +167,26 @@ def strictly_between(low: float, high: float) -> Callable[[Any], str | None]:
     return lambda value: None if low < value < high else f"must be above {low:g} and below {high:g}, not {value}"
 
 
+def each(check: Callable[[Any], str | None]) -> Callable[[Sequence[Any]], str | None]:
+    """`check` for every value of a flag that takes many: the first complaint."""
+    return lambda values: next((complaint for value in values if (complaint := check(value)) is not None), None)
+
+
 def increasing(values: Sequence[float]) -> str | None:
     """Complaint about bucket edges that do not rise."""
     rising = all(a < b for a, b in pairwise(values))
     return None if rising else "must be strictly increasing"
+
+
+def writable(path: str | Path) -> str | None:
+    """Complaint about a file that cannot be written; said before there is anything to write, and writes nothing."""
+    file = Path(path)
+    if file.is_dir():
+        return f"{file} is a folder"
+    if not file.parent.is_dir():
+        return f"cannot write {file}: there is no folder {file.parent}"
+    may = os.access(file if file.exists() else file.parent, os.W_OK)
+    return None if may else f"cannot write {file}: permission denied"
 
 
 # ---- a flag in its group ----------------------------------------------------------------------------------------

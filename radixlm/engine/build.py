@@ -62,6 +62,17 @@ class Engine:
     grammars: GrammarRoom
     team: Team | None = None
 
+    def misfit(self, batch: int, prompt_tokens: int, output_tokens: int) -> str | None:
+        """Why so many requests, each of so many tokens, cannot run all at once; None when they can."""
+        ready, total = self.ready, prompt_tokens + output_tokens
+        if batch > ready.max_running_requests:
+            return f"more than the {ready.max_running_requests} requests that may run (--max-running-requests)"
+        if total > ready.capacity_tokens:
+            return f"{total} tokens are more than the {ready.capacity_tokens} that one request may have"
+        if batch * total > ready.max_total_num_tokens:
+            return f"{batch * total} tokens do not fit into the KV pool of {ready.max_total_num_tokens}"
+        return None
+
 
 def probe(device: str) -> HardwareFacts:
     """The host's facts, and those of the first CUDA device unless `device` is "cpu"."""

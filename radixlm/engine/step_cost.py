@@ -4,7 +4,6 @@ Drives a real engine in this process, without sockets, as the loop does. With --
 it was busy, and with what.
 """
 
-import argparse
 import cProfile
 import io
 import json
@@ -12,7 +11,7 @@ import pstats
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +22,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from radixlm.base import log
-from radixlm.base.errors import RadixError
+from radixlm.base.errors import ConfigError, RadixError
+from radixlm.config.commandline import Program, command, made_folder
+from radixlm.config.flags import at_least, each, flag, json_object, writable
 from radixlm.config.groups import Config
 from radixlm.engine.build import Engine, build
 from radixlm.loader.card import load_card
+from radixlm.loader.demo import DEMO
 from radixlm.loader.source import resolve
 from radixlm.protocol.messages import AbortReq, TextOptions, TokenizedGenerateReqInput, encode
 from radixlm.protocol.sampling import SamplingParams
@@ -41,6 +43,44 @@ HOST_PROFILED_STEPS = 40
 PRINTED_FUNCTIONS = 30
 TOP_KERNELS = 25
 SMALLEST_VOCABULARY = 100
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """What is measured, of which engine, and where its files go."""
+
+    flags: Mapping[str, Any] | None = flag(
+        None,
+        "JSON object of server flags; model_path is demo unless it says another",
+        parse=json_object,
+        metavar="JSON",
+    )
+    batches: tuple[int, ...] = flag(
+        (1, 8, 64, 256, 1024, 2000),
+        "rows that decode; those that the engine cannot run at once are left out",
+        many=True,
+        check=each(at_least(1)),
+    )
+    steps: int = flag(60, "steps timed at each size", check=at_least(1))
+    context: int = flag(PROMPT_TOKENS, "prompt tokens of each request", check=at_least(1))
+    prefill: tuple[int, ...] = flag((), "prompt lengths to time by themselves", many=True, check=each(at_least(1)))
+    profile: bool = flag(False, "say how busy the CUDA device was, and with which kernels")
+    trace: Path | None = flag(None, f"folder for traces of {PROFILED_STEPS} steps", needs="profile")
+    host_profile: bool = flag(False, "print where Python spends a step at each size")
+    out: Path | None = flag(None, "JSON file for all of it", check=writable)
+
+    @property
+    def lasts(self) -> int:
+        """Output tokens of each request: longer ones would be admitted later."""
+        return SLACK_STEPS + SETTLE_STEPS + self.steps + HOST_PROFILED_STEPS + PROFILED_STEPS
+
+
+PROGRAM = Program(
+    "radixlm.engine.step_cost",
+    "Measure what a decode step costs the host, phase by phase, against the batch's size.",
+    {"cost": CostOptions},
+    family="python -m",
+)
 
 
 @dataclass
@@ -84,7 +124,10 @@ class Driver:
     def fill(
         self, batch: int, context_tokens: int, first_key: int, params: SamplingParams, ends: bool = False
     ) -> list[int]:
-        """Start `batch` requests and turn until all of them decode, or all have ended; their keys."""
+        """Start `batch` requests and turn until all of them decode, or all have ended; their keys.
+
+        RadixError when the first have ended before the last decode.
+        """
         rng = np.random.default_rng(batch)
         keys = list(range(first_key, first_key + batch))
         self.turn(
@@ -102,6 +145,8 @@ class Driver:
         )
         while not self.engine.scheduler.idle if ends else self.decoding < batch:
             self.turn()
+            if not ends and self.engine.scheduler.idle:
+                raise RadixError(f"{batch} rows of {context_tokens} tokens never decode all at once: take fewer")
         return keys
 
     def clear(self, keys: list[int]) -> None:
@@ -131,13 +176,10 @@ def prefill(driver: Driver, tokens: int, key: int, host_profile: bool) -> dict[s
     return best
 
 
-def measure(driver: Driver, batch: int, options: argparse.Namespace, first_key: int) -> dict[str, Any]:
+def measure(driver: Driver, batch: int, options: CostOptions, first_key: int) -> dict[str, Any]:
     """One row of the table: median microseconds of each phase at this batch size."""
-    steps: int = options.steps
-    lasts = (
-        SLACK_STEPS + SETTLE_STEPS + steps + HOST_PROFILED_STEPS + PROFILED_STEPS
-    )  # longer ones would be admitted later
-    params = SamplingParams(temperature=0.0, max_new_tokens=lasts, ignore_eos=True)
+    steps = options.steps
+    params = SamplingParams(temperature=0.0, max_new_tokens=options.lasts, ignore_eos=True)
     keys = driver.fill(batch, options.context, first_key, params)
     for _ in range(SETTLE_STEPS):
         driver.turn()
@@ -195,7 +237,6 @@ def _profiled(driver: Driver, path: Path | None) -> dict[str, Any]:
             driver.turn()
         torch.cuda.synchronize()
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         trace.export_chrome_trace(str(path))
     events = [event for event in trace.events() if event.device_type.name == "CUDA"]
     spans = sorted((event.time_range.start, event.time_range.end) for event in events)
@@ -224,45 +265,53 @@ def _profiled(driver: Driver, path: Path | None) -> dict[str, Any]:
     }
 
 
+def run(engine: Engine, options: CostOptions) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The prompts and the rows of the table, each printed as it is known. ConfigError for lengths that never fit."""
+    for flag_name, tokens, lasts in (
+        *(("--prefill", tokens, 1) for tokens in options.prefill),
+        ("--context", options.context, options.lasts),
+    ):
+        if why := engine.misfit(1, tokens, lasts):
+            raise ConfigError(f"{flag_name} {tokens} and {lasts} tokens of output: {why}")
+    driver, rows, first_key = Driver(engine), [], 1
+    prompts = [prefill(driver, tokens, 1_000_000_000 + tokens, options.host_profile) for tokens in options.prefill]
+    print("\n".join(map(str, prompts)), flush=True)
+    for batch in options.batches:
+        if why := engine.misfit(batch, options.context, options.lasts):
+            print(f"skipped: {batch} rows: {why}", file=sys.stderr)
+            continue
+        rows.append(measure(driver, batch, options, first_key))
+        first_key += batch
+        print(rows[-1], flush=True)
+    for row in rows if options.profile else ():
+        row |= device_profile(driver, row["batch"], options.context, first_key, options.trace)
+        first_key += row["batch"]
+        print({name: value for name, value in row.items() if name != "kernels"}, flush=True)
+    return prompts, rows
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m radixlm.engine.step_cost", description=__doc__)
-    parser.add_argument("--flags", type=json.loads, required=True, help="JSON object of server flags")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256, 1024, 2000])
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--context", type=int, default=PROMPT_TOKENS, help="prompt tokens of each request")
-    parser.add_argument("--prefill", type=int, nargs="*", default=[], help="prompt lengths to time by themselves")
-    parser.add_argument("--profile", action="store_true", help="say how busy the device was, and with which kernels")
-    parser.add_argument("--trace", type=Path, help=f"folder for traces of {PROFILED_STEPS} steps; with --profile")
-    parser.add_argument("--host-profile", action="store_true", help="print where Python spends a step at each size")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args(argv)
+    """The command. Status 1 when no row could be measured."""
+    return command(_main, argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    options: CostOptions = PROGRAM.read(argv)["cost"]
+    flags = {"model_path": DEMO, **(options.flags or {})}
+    config = Config.from_flat(flags)
+    if options.profile and (config.device.device == "cpu" or not torch.cuda.is_available()):
+        raise ConfigError("--profile asks a CUDA device, and the engine runs on the CPU")
+    if options.trace is not None:
+        made_folder(options.trace, "--trace")
     log.setup("info")
-    try:
-        config = Config.from_flat(options.flags)
-        source = resolve(config.model.model_path)
-        engine = build(config, source, load_card(source))
-        print("\n".join(engine.ready.report), flush=True)
-        driver, rows, first_key = Driver(engine), [], 1
-        prompts = [prefill(driver, tokens, 1_000_000_000 + tokens, options.host_profile) for tokens in options.prefill]
-        print("\n".join(map(str, prompts)), flush=True)
-        for batch in options.batches:
-            rows.append(measure(driver, batch, options, first_key))
-            first_key += batch
-            print(rows[-1], flush=True)
-        for row in rows if options.profile else ():
-            row |= device_profile(driver, row["batch"], options.context, first_key, options.trace)
-            first_key += row["batch"]
-            print({name: value for name, value in row.items() if name != "kernels"}, flush=True)
-    except RadixError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    source = resolve(config.model.model_path, config.model.revision, config.model.download_dir)
+    engine = build(config, source, load_card(source, json.loads(config.model.json_model_override_args)))
+    print("\n".join(engine.ready.report), flush=True)
+    prompts, rows = run(engine, options)
     if options.out is not None:
-        options.out.write_text(
-            json.dumps(
-                {"flags": options.flags, "facts": engine.ready.facts, "prefill": prompts, "rows": rows}, indent=1
-            )
-        )
-    return 0
+        found = {"flags": flags, "facts": engine.ready.facts, "prefill": prompts, "rows": rows}
+        options.out.write_text(json.dumps(found, indent=1))
+    return 0 if rows else 1
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ USAGE = """usage: radixlm COMMAND [options]
   doctor [MODEL] [options]   check this machine and a model's files
   simulate [options]         try scheduling policies and pool sizes on a trace of requests
   profile TRACE [options]    say where a step's time goes, from a trace of the torch profiler
-  version                    print the version
+  version                    print the version; radixlm --version names the program too
 """
 
 
@@ -32,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = arguments.pop(0) if arguments else "--help"
     if command in ("-h", "--help", "help"):
         print(USAGE, end="")
+        return 0
+    if command == "--version":
+        print(f"radixlm {__version__}")
         return 0
     run = COMMANDS.get(command)
     if run is None:

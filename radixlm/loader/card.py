@@ -36,7 +36,7 @@ class _Config(msgspec.Struct, kw_only=True):
     num_key_value_heads: _Count | None = None
     head_dim: _Count | None = None
     max_position_embeddings: _Count
-    rms_norm_eps: float = 1e-6
+    rms_norm_eps: _Positive = 1e-6
     rope_theta: float | None = None
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
@@ -49,7 +49,7 @@ class _Config(msgspec.Struct, kw_only=True):
     norms_per_layer: int = 2
     use_sliding_window: bool = True
     sliding_window: _Count | None = None
-    max_window_layers: int = 0
+    max_window_layers: Annotated[int, msgspec.Meta(ge=0)] = 0
     sliding_window_pattern: _Count | None = None  # every so many-th layer has no window
     layer_types: list[str] | None = None
     query_pre_attn_scalar: _Positive | None = None

@@ -32,7 +32,7 @@ class _Config(msgspec.Struct, kw_only=True):
     num_attention_heads: _Count
     max_position_embeddings: _Count = 512
     type_vocab_size: int = 2
-    layer_norm_eps: float = 1e-12
+    layer_norm_eps: Annotated[float, msgspec.Meta(gt=0)] = 1e-12
     hidden_act: str = "gelu"
     pad_token_id: int | None = None
     bos_token_id: int | None = None

@@ -16,6 +16,7 @@ import msgspec
 
 from radixlm.base.client_key import KEY_HELP, client_key
 from radixlm.base.errors import ConfigError, RadixError
+from radixlm.config import commandline
 from radixlm.tools.chat_client import Client, Conversation
 
 DEFAULT_PORT = 30000
@@ -53,7 +54,7 @@ class Terminal:
         self._out.flush()
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run `radixlm chat`; the exit code. RadixError when the server cannot be reached or does not want to."""
     asked, rest = _parser().parse_known_args(arguments)
     if rest and asked.model is None:
@@ -262,3 +263,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-p", "--prompt", help="ask this one thing and leave")
     parser.add_argument("--timing", action="store_true", help="with piped text or -p: tell the timing on stderr")
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(commandline.command(main, None))

@@ -292,3 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     print(text)
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,14 +4,16 @@ FILE is what `python -m radixlm.engine.step_cost --out` wrote. The host's work i
 rows; the line above it is the whole step, so that what lies between is time in which the host waits for the device.
 """
 
-import argparse
-import json
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from radixlm.base.errors import ConfigError
+import msgspec
+
+from radixlm.base.errors import ConfigError, RadixError
+from radixlm.config.commandline import Program, command
 
 PHASES = (("plan", "#4878a8"), ("launch", "#e8a33d"), ("commit", "#6aa84f"), ("output", "#9a6fb0"))
 STEP_COLOUR = "#555555"
@@ -19,18 +21,36 @@ WIDTH, HEIGHT = 640, 380
 LEFT, RIGHT, TOP, BOTTOM = 70, 110, 20, 45
 
 
+_Us = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+class _Row(msgspec.Struct):
+    """What is drawn of a row."""
+
+    batch: Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+    step_us: _Us
+    plan_us: _Us
+    launch_us: _Us
+    commit_us: _Us
+    output_us: _Us
+
+
+class _Document(msgspec.Struct):
+    rows: Annotated[list[_Row], msgspec.Meta(min_length=1)]
+
+
+PROGRAM = Program("radixlm.tools.step_plot", "Draw what step_cost --out FILE wrote.", {}, family="python -m")
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The file's rows by batch size. ConfigError when it is not what step_cost writes."""
+    """The file's rows by batch size. RadixError when it is not what step_cost writes."""
     try:
-        rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
-        wanted = ("batch", "step_us", *(f"{name}_us" for name, _ in PHASES))
-        if not rows or any(not isinstance(row[name], int | float) for row in rows for name in wanted):
-            raise ValueError("it has no rows")
+        rows = msgspec.json.decode(path.read_bytes(), type=_Document).rows
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} was not written by radixlm.engine.step_cost: {error}") from None
-    return sorted(rows, key=lambda row: float(row["batch"]))
+        raise RadixError(f"{path}: {error.strerror or error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RadixError(f"{path} was not written by radixlm.engine.step_cost: {error}") from None
+    return [msgspec.structs.asdict(row) for row in sorted(rows, key=lambda row: row.batch)]
 
 
 def draw(rows: Sequence[dict[str, Any]]) -> str:
@@ -94,13 +114,22 @@ def _points(points: Sequence[tuple[float, float]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m radixlm.tools.step_plot", description=__doc__)
-    parser.add_argument("file", type=Path, help="what radixlm.engine.step_cost --out wrote")
-    parser.add_argument("out", type=Path, help="the SVG to write")
-    options = parser.parse_args(argv)
-    options.out.write_text(draw(read_rows(options.file)))
+    """The command. Exit 0: it is drawn; 1: a file is at fault; 2: the command line is wrong."""
+    return command(_main, argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    _, files = PROGRAM.read_files(argv, "FILE OUT")
+    if len(files) != 2:
+        raise ConfigError("name a file of step_cost's and the SVG to write")
+    file, out = map(Path, files)
+    drawing = draw(read_rows(file))
+    try:
+        out.write_text(drawing)
+    except OSError as error:
+        raise RadixError(f"cannot write {out}: {error.strerror}") from None
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

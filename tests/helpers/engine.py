@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from radixlm.config.card import ModelCard
 from radixlm.config.facts import HardwareFacts
 from radixlm.config.groups import Config
 from radixlm.config.resolve import resolve
-from radixlm.engine.build import assemble, probe
+from radixlm.engine.build import Engine, assemble, probe
 from radixlm.engine.grammars import GrammarRoom
 from radixlm.engine.loop import Loop
+from radixlm.loader.dummy import fill_dummy
 from radixlm.loader.weights import LoadedModel
 from radixlm.protocol.extras import Extras
 from radixlm.protocol.messages import (
@@ -27,8 +29,20 @@ from radixlm.protocol.messages import (
     TokenizedGenerateReqInput,
 )
 from radixlm.protocol.sampling import SamplingParams
+from tests.helpers.tiny import build
 
 HOST = HardwareFacts(cores=2, memory_bytes=16 * 2**30, available_bytes=12 * 2**30)
+
+
+def tiny_engine(card: ModelCard, **flags: Any) -> Engine:
+    """An engine on the CPU, with made-up weights, that nothing drives yet."""
+    with torch.no_grad():
+        model = build(card)
+        fill_dummy(model.parameters(), 0)
+        model.pack()
+    config = Config.from_flat({"model_path": "t", "device": "cpu", "dtype": "float32", **flags})
+    loaded = LoadedModel(model, 1000, 0.0)
+    return assemble(resolve(config, HOST, card), card, loaded, HOST.available_bytes, None)
 
 
 @dataclass

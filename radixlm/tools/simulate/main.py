@@ -194,7 +194,3 @@ def _named(setting: Mapping[str, str | int | float | None]) -> str:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -123,7 +123,7 @@ def test_what_a_server_cannot_do_is_said_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--against", "u"], ["--text", "/none"], ["--base-url", "u", "--text", "t", "m"]]
+    "words", [[], ["--against", "http://u"], ["--text", "/none"], ["--base-url", "http://u", "--text", "t", "m"]]
 )
 def test_refusals(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate.main(words) == 2 and capsys.readouterr().err.startswith("error:")

@@ -138,12 +138,19 @@ def test_a_refused_connection_names_the_server() -> None:
 def test_targets() -> None:
     assert target_of("http://0.0.0.0:30000", {}) == Target("127.0.0.1", 30000)
     assert target_of("https://example.org/v/", {}) == Target("example.org", 443, True, "/v")
-    assert target_of("localhost:80", {}).url == "http://localhost:80"
+    assert target_of("http://localhost:80", {}).url == "http://localhost:80"
     request = target_of("http://[::1]:5/p", {"A": "b"}).request("POST", "/x", b"{}")
     head, _, body = request.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     assert lines[:3] == [b"POST /p/x HTTP/1.1", b"Host: [::1]:5", b"A: b"]
     assert b"Content-Length: 2" in lines and body == b"{}"
-    for url, extra in (("ftp://x", {}), ("http://", {}), ("http://x", {"A": "b\r\nC: d"})):
+    for url, extra in (
+        ("ftp://x", {}),
+        ("http://", {}),
+        ("localhost:80", {}),
+        ("http://x:99999", {}),
+        ("http://[::1", {}),
+        ("http://x", {"A": "b\r\nC: d"}),
+    ):
         with pytest.raises(ConfigError):
             target_of(url, extra)

@@ -1,6 +1,8 @@
 """The arrival process, and how a load is split over client processes."""
 
+import io
 import itertools
+import sys
 
 import pytest
 
@@ -8,7 +10,7 @@ from radixlm.benchmark.backends import BodySettings
 from radixlm.benchmark.http1 import Target
 from radixlm.benchmark.load import Plan, arrivals
 from radixlm.benchmark.outcome import Request
-from radixlm.benchmark.workers import split_plan
+from radixlm.benchmark.workers import split_plan, worker_main
 
 
 def test_arrivals_are_a_poisson_process() -> None:
@@ -44,3 +46,11 @@ def test_a_split_plan_is_the_same_load(processes: int, limit: int | None) -> Non
     if limit is not None:
         assert sum(part.max_concurrency or 0 for part in parts) == limit
         assert min(part.max_concurrency or 0 for part in parts) >= 1
+
+
+@pytest.mark.parametrize("words", [["--bogus"], []])
+def test_a_worker_that_is_told_nothing(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    assert worker_main(words) == 2 and "radixlm bench starts this" in capsys.readouterr().err

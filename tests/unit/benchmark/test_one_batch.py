@@ -2,35 +2,24 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-import torch
 
 from radixlm.base.errors import ConfigError, RadixError
-from radixlm.benchmark import one_batch_server, programs
+from radixlm.benchmark import offline, one_batch, one_batch_server, programs, structured, tune
 from radixlm.benchmark.batch_stream import BatchAnswer, Sequence, generate_batch
 from radixlm.benchmark.http1 import HttpClient, Target
+from radixlm.benchmark.launched import ServerProcess
 from radixlm.benchmark.offline import RunOptions, measure
 from radixlm.benchmark.one_batch import CaseOptions, Step, run, shown, summarize
 from radixlm.benchmark.outcome import Request
-from radixlm.config.groups import Config
-from radixlm.config.resolve import resolve
-from radixlm.engine.build import assemble
-from radixlm.loader.dummy import fill_dummy
-from radixlm.loader.weights import LoadedModel
-from tests.helpers.engine import HOST
-from tests.helpers.tiny import CARD, build
+from tests.helpers.engine import tiny_engine
+from tests.helpers.tiny import CARD
 
 
 def test_batches_on_a_tiny_model(capsys: pytest.CaptureFixture[str]) -> None:
-    config = Config.from_flat({"model_path": "t", "device": "cpu", "dtype": "float32", "max_running_requests": 3})
-    with torch.no_grad():
-        model = build(CARD)
-        fill_dummy(model.parameters(), 0)
-        model.pack()
-    loaded = LoadedModel(model, 1000, 0.0)
-    engine = assemble(resolve(config, HOST, CARD), CARD, loaded, HOST.available_bytes, None)
+    engine = tiny_engine(CARD, max_running_requests=3)
     lines = run(engine, CARD.vocab_size, CaseOptions(batch_size=(1, 3, 4), input_len=(8,), output_len=(6,)))
     assert [line["batch_size"] for line in lines] == [1, 3]
     assert "skipped: batch 4" in capsys.readouterr().err
@@ -40,6 +29,34 @@ def test_batches_on_a_tiny_model(capsys: pytest.CaptureFixture[str]) -> None:
         assert {"run_name", "median_decode_throughput", "overall_throughput", "median_decode_plan_ms"} <= line.keys()
     assert shown(lines).count("\n") == 2
     assert engine.scheduler.check() == []
+
+
+@pytest.mark.parametrize("program", [one_batch, one_batch_server])
+@pytest.mark.parametrize("option", ["--batch-size", "--input-len", "--output-len"])
+@pytest.mark.parametrize("value", ["0", "-3"])
+def test_sizes_are_at_least_one(program: Any, option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main([option, "4", value]) == 2
+    assert capsys.readouterr().err == f"error: {option}: must be at least 1, not {value}\n"
+
+
+@pytest.mark.parametrize("program", [one_batch, one_batch_server, offline])
+def test_files_are_tried_before_the_work(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--result-filename", "/nonexist/x", "demo"]) == 2
+    assert capsys.readouterr().err.startswith("error: --result-filename: cannot write /nonexist/x")
+
+
+@pytest.mark.parametrize("words", [["--bogus"], ["demo", "--bogus"], [], ["demo", "--page-size", "x"]])
+@pytest.mark.parametrize("program", [one_batch_server, structured, tune])
+def test_a_server_that_cannot_be_asked_for_is_not_started(
+    program: Any, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def started(*_: Any) -> NoReturn:
+        raise AssertionError
+
+    monkeypatch.setattr(ServerProcess, "__init__", started)
+    assert program.main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and (words[-1:] or ["--model-path"])[0] in said
 
 
 def test_stages_add_up() -> None:

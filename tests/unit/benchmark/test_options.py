@@ -50,6 +50,9 @@ def test_keys_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--request-rate", "0"], "--request-rate"),
         (["--request-rate", "nan"], "--request-rate"),
+        (["--base-url", "foo"], "--base-url: 'foo' is not an http or https URL"),
+        (["--base-url", "http://x:port"], "--base-url"),
+        (["--output-file", "/nonexist/x.jsonl"], "--output-file: cannot write /nonexist/x.jsonl"),
         (["--num-prompts", "0"], "--num-prompts"),
         (["--num-prompts", "x"], "--num-prompts"),
         (["--random-range-ratio", "1.5"], "--random-range-ratio"),

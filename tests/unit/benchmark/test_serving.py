@@ -140,6 +140,12 @@ def test_a_refused_key_is_told_at_once() -> None:
             asyncio.run(asyncio.wait_for(ask, 0.5))
 
 
+def test_a_wait_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RadixError, match="no answer"):
+        asyncio.run(wait_ready(HttpClient(Target("127.0.0.1", 1)), 1.5))
+    assert capsys.readouterr().err == "waiting for http://127.0.0.1:1, 1.5 s at most\n"
+
+
 def test_as_a_command(tmp_path: Path) -> None:
     """No torch and no transformers, and a file named as SGLang names it."""
     code = (

@@ -1,5 +1,6 @@
 """Words, Python values and YAML values of single flags."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,20 @@ from typing import Any
 import pytest
 
 from radixlm.base.errors import ConfigError
-from radixlm.config.flags import REQUIRED, FlagField, flag, flags_of, human_int, increasing, json_text, within
+from radixlm.config.flags import (
+    REQUIRED,
+    FlagField,
+    at_least,
+    each,
+    flag,
+    flags_of,
+    http_url,
+    human_int,
+    increasing,
+    json_text,
+    within,
+    writable,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -19,6 +33,8 @@ class Sample:
     edges: tuple[float, ...] | None = flag(None, "edges", many=True, check=increasing)
     extra: str = flag("{}", "JSON", parse=json_text)
     kind: str = flag("a", "a choice", choices=("a", "b"))
+    sizes: tuple[int, ...] = flag((1,), "sizes", many=True, check=each(at_least(1)))
+    url: str | None = flag(None, "an address", parse=http_url)
 
 
 FIELDS = {item.name: item for item in flags_of("sample", Sample)}
@@ -115,6 +131,13 @@ def test_accept_values(name: str, given: Any, value: Any) -> None:
         ("extra", "{", "not valid JSON"),
         ("extra", "[" * 100_000, "not valid JSON"),
         ("kind", "c", "not one of: a, b"),
+        ("sizes", [3, 0, -1], "at least 1, not 0"),
+        ("url", "foo", "'foo' is not an http or https URL"),
+        ("url", "localhost:30000", "is not an http or https URL"),
+        ("url", "ftp://x", "is not an http or https URL"),
+        ("url", "http://", "is not an http or https URL"),
+        ("url", "http://x:0", "is not an http or https URL"),
+        ("url", "http://x:99999", "out of range"),
     ],
 )
 def test_bad_values_name_the_flag(name: str, given: Any, complaint: str) -> None:
@@ -122,3 +145,21 @@ def test_bad_values_name_the_flag(name: str, given: Any, complaint: str) -> None
     with pytest.raises(ConfigError, match=complaint) as caught:
         item.accept(given)
     assert str(caught.value).startswith(f"--{name}: ") and "\n" not in str(caught.value)
+
+
+def test_lists_and_addresses_that_pass() -> None:
+    assert FIELDS["sizes"].accept([3, 1]) == (3, 1)
+    for url in ("http://127.0.0.1:30000", "https://[::1]:5/p"):
+        assert FIELDS["url"].accept(url) == url
+
+
+def test_files_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+    assert writable(tmp_path / "there") is None and writable(str(tmp_path / "new")) is None
+    assert not (tmp_path / "new").exists()
+    assert writable(tmp_path) == f"{tmp_path} is a folder"
+    assert "there is no folder" in str(writable(tmp_path / "no" / "x"))
+    assert "there is no folder" in str(writable(tmp_path / "there" / "x"))
+    if os.geteuid():  # to root everything is allowed
+        (tmp_path / "there").chmod(0o400)
+        assert "permission denied" in str(writable(tmp_path / "there"))

@@ -135,6 +135,10 @@ def test_bad_values_are_named(tmp_path: Path) -> None:
     assert "hidden_size" in refusal(tmp_path, without)
     assert "num_hidden_layers" in refusal(tmp_path, SMALL | {"num_hidden_layers": 0})
     assert "vocab_size" in refusal(tmp_path, SMALL, vocab_size="many")
+    for key, value in (("max_window_layers", -1), ("rms_norm_eps", -1), ("rms_norm_eps", 0)):
+        assert key in refusal(tmp_path, SMALL | {key: value})
+    encoder = SMALL | {"architectures": ["BertModel"], "hidden_act": "gelu", "layer_norm_eps": -1}
+    assert "layer_norm_eps" in refusal(tmp_path, encoder)
 
 
 def test_architectures(tmp_path: Path) -> None:

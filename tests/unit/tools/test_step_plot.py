@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from radixlm.base.errors import ConfigError
+from radixlm.base.errors import RadixError
 from radixlm.tools.step_plot import draw, main, read_rows
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -33,10 +33,27 @@ def test_one_size_can_be_drawn() -> None:
     ElementTree.fromstring(draw([row(8, 50)]))
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"rows": []}', '{"rows": [{"batch": 1}]}', "no json"])
-def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
-    (tmp_path / "in.json").write_text(content)
-    with pytest.raises(ConfigError, match="was not written by"):
+EMPTY, ENDLESS, NO_TIME = row(0, 1), row(1, 1e300), row(1, -5)
+DAMAGED = [json.dumps({"rows": [one]}).encode() for one in (EMPTY, ENDLESS, NO_TIME, {"batch": 1}, 5)]
+
+
+@pytest.mark.parametrize("content", [*DAMAGED, b"[]", b"{}", b'{"rows": []}', b"no json", b"\xff\xfe", b"[" * 10**5])
+def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_bytes(content)
+    with pytest.raises(RadixError, match="was not written by"):
         read_rows(tmp_path / "in.json")
-    with pytest.raises(ConfigError, match="No such file"):
-        read_rows(tmp_path / "missing")
+
+
+def test_failures_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, out, nowhere = (str(tmp_path / name) for name in ("in.json", "out.svg", "no/out.svg"))
+    Path(good).write_text(json.dumps({"rows": [row(1, 100)]}))
+    for words, code in (
+        ([str(tmp_path / "missing"), out], 1),
+        ([good, nowhere], 1),
+        ([good, str(tmp_path)], 1),
+        ([good], 2),
+        (["--bogus", good, out], 2),
+    ):
+        assert main(words) == code
+        said = capsys.readouterr().err
+        assert said.startswith("error: ") and said.count("\n") == 1

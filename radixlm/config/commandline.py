@@ -1,5 +1,5 @@
-"""What the benchmark programs share: command lines out of flag groups, exit codes, result files and tables. Knows no
-program's options.
+"""What programs share: command lines out of flag groups, exit codes, result files and tables. Knows no program's
+options.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from radixlm.base.errors import ConfigError, RadixError
 from radixlm.base.pipes import until_unread
-from radixlm.config.flags import FlagField, flags_of
+from radixlm.config.flags import FlagField, flags_of, refuse_idle
 
 Groups = Mapping[str, type]
 
@@ -25,7 +25,7 @@ class _Parser(argparse.ArgumentParser):
 class Program:
     """One command: its name, what it does, its flag groups by title, and SGLang's options that it refuses, and why.
 
-    `family`: the words before its name.
+    `family`: the words before its name, such as `python -m` before a module's.
     """
 
     name: str
@@ -74,6 +74,16 @@ class Program:
             )
             for title, group in self.groups.items()
         }
+        for group in found.values():
+            refuse_idle(group)
+        return found, words
+
+    def read_files(self, argv: Sequence[str] | None, rest: str) -> tuple[dict[str, Any], list[str]]:
+        """The groups, and the names of files, which `rest` says; ConfigError for an option that is in no group."""
+        found, words = self.read_known(argv, rest)
+        unknown = next((word for word in words if word.startswith("-")), None)
+        if unknown is not None:
+            raise ConfigError(self._complaint(unknown))
         return found, words
 
     def _complaint(self, word: str) -> str:
