@@ -151,6 +151,7 @@ def test_keys_that_requests_share_are_read_once(qwen3: Tiny, page_size: int, mon
 
 @pytest.mark.parametrize("rows", [24, 48])
 def test_a_start_tries_the_step_that_reads_shared_keys(qwen3: Tiny, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radixlm.attention.triton_paged.SHARED_BYTES", 1 << 19)
     monkeypatch.setattr("radixlm.attention.triton_paged.EAGER_BYTES", 1 << 20)
     monkeypatch.setattr("radixlm.attention.triton_paged.GROUP_BYTES", 1)
     calls = shared_calls(monkeypatch)
