@@ -123,8 +123,12 @@ def json_object(word: str) -> dict[str, Any]:
 
 def http_url(word: str) -> str:
     """An http or https URL with a host, as it is."""
-    parts = urlsplit(word)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+    try:
+        parts = urlsplit(word)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number
+        usable = False
+    if not usable:
         raise ValueError(f"{word!r} is not an http or https URL such as http://127.0.0.1:30000")
     return word
 
@@ -179,13 +183,21 @@ def increasing(values: Sequence[float]) -> str | None:
 
 
 def writable(path: str | Path) -> str | None:
-    """Complaint about a file that cannot be written; said before there is anything to write, and writes nothing."""
+    """Complaint about a file that cannot be written; said before there is anything to write, and writes nothing.
+
+    The empty name stands for no file.
+    """
+    if not str(path):
+        return None
     file = Path(path)
-    if file.is_dir():
-        return f"{file} is a folder"
-    if not file.parent.is_dir():
-        return f"cannot write {file}: there is no folder {file.parent}"
-    may = os.access(file if file.exists() else file.parent, os.W_OK)
+    try:
+        if file.is_dir():
+            return f"{file} is a folder"
+        if not file.parent.is_dir():
+            return f"cannot write {file}: there is no folder {file.parent}"
+        may = os.access(file if file.exists() else file.parent, os.W_OK)
+    except OSError as error:  # a name that is too long
+        return f"cannot write {file}: {error.strerror}"
     return None if may else f"cannot write {file}: permission denied"
 
 

@@ -183,7 +183,9 @@ def _one_for_both(apart: Mapping[str, str | None], both: str | None) -> Iterator
         if whole is None or word == asked[whole]:
             continue
         if word != "auto":
-            first, second = (f"{option_of(one)} {own}" for one, own in asked.items())
+            first, second = (
+                f"{option_of(one if apart[one] else 'attention_backend')} {own}" for one, own in asked.items()
+            )
             raise ConfigError(f"{first} and {second} cannot work together: {asked[whole]} does all of a step")
         yield Decision(name, asked[whole], f"{asked[whole]} does all of a step")
 

@@ -39,7 +39,7 @@ GROUPS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("norms", r"norm"),
         ("rotary and storing", r"rotary|^_rotate"),
         ("activations", r"silu|gelu|sigmoid|^_gate_mul"),
-        ("sampling", r"^_scan|^_check|^_choose|^_apply|argmax|softmax|topk|sort"),
+        ("sampling", r"^_scan|^_check|^_choose|^_apply|^_penalize|^_sum_|argmax|softmax|topk|sort"),
         ("gathers and scatters", r"gather|scatter|index|^_flatten"),
     )
 )

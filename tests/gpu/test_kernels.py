@@ -188,6 +188,7 @@ def test_log_sums(vocab: int, dtype: torch.dtype) -> None:
     logits[0, vocab // 3 :] = -torch.inf
     logits[1, : vocab - 1] = -torch.inf
     logits[2] += 300
+    logits[3, vocab // 2] = torch.inf
     want = logits.double().logsumexp(-1)
     got = log_sums(logits.to(DEVICE)).cpu()
     torch.testing.assert_close(got.double(), want, rtol=2e-7, atol=2e-6)

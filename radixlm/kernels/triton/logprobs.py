@@ -52,8 +52,8 @@ def _sum_rows(parts, sums, splits, MAX_SPLITS: tl.constexpr):
 
 @triton.jit
 def _finite(x):
-    """0 in place of -inf, which could not be subtracted from itself."""
-    return tl.where(x == float("-inf"), 0.0, x)
+    """0 in place of what could not be subtracted from itself."""
+    return tl.where(tl.abs(x) == float("inf"), 0.0, x)
 
 
 @triton.jit

@@ -137,7 +137,7 @@ def test_accept_values(name: str, given: Any, value: Any) -> None:
         ("url", "ftp://x", "is not an http or https URL"),
         ("url", "http://", "is not an http or https URL"),
         ("url", "http://x:0", "is not an http or https URL"),
-        ("url", "http://x:99999", "out of range"),
+        ("url", "http://x:99999", "is not an http"),
     ],
 )
 def test_bad_values_name_the_flag(name: str, given: Any, complaint: str) -> None:
@@ -157,7 +157,8 @@ def test_files_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "there").touch()
     assert writable(tmp_path / "there") is None and writable(str(tmp_path / "new")) is None
     assert not (tmp_path / "new").exists()
-    assert writable(tmp_path) == f"{tmp_path} is a folder"
+    assert writable(tmp_path) == f"{tmp_path} is a folder" and writable("") is None
+    assert "File name too long" in str(writable(tmp_path / ("a" * 300)))
     assert "there is no folder" in str(writable(tmp_path / "no" / "x"))
     assert "there is no folder" in str(writable(tmp_path / "there" / "x"))
     if os.geteuid():  # to root everything is allowed
