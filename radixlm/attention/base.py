@@ -119,6 +119,7 @@ class AttentionBackend(AttentionPlugin):
     """Causal attention of all of a step's rows."""
 
     capturable: ClassVar[bool] = True  # whether decode can be captured in a CUDA graph
+    eager_keys: int = 0  # reads of a key that a step saves at least for which `rather_eager` is true; 0: it never is
     refresh_reads_pages: bool = False  # whether `refresh` needs the step's pages in the table, before its graph has run
 
     @abstractmethod
@@ -140,11 +141,6 @@ class AttentionBackend(AttentionPlugin):
         only), and host arrays of the real rows only. The rows of the graph beyond these are padding: start 0, count 1,
         and a slot whose page table is all null pages, so that they read and write nothing but the null page.
         """
-
-    @property
-    def eager_keys(self) -> int:
-        """How many reads of a key a step saves at least for which `rather_eager` is true; 0: it never is."""
-        return 0
 
     def rather_eager(self, slots: I32, starts: I32, pages: HostPages) -> bool:
         """Whether a step of these decode rows [R] is faster run eagerly than replayed; by default none is."""

@@ -37,6 +37,7 @@ class Mixed(DeviceAttention):
         super().__init__(facts, pool)
         self._decode = decode(facts, pool)
         self._chunks = chunks(facts, pool)
+        self.eager_keys = self._decode.eager_keys
         self.refresh_reads_pages = self._decode.refresh_reads_pages
 
     def plan_decode(self, batch: RowBatch) -> Any:
@@ -56,10 +57,6 @@ class Mixed(DeviceAttention):
 
     def refresh_decode(self, plan: Any, batch: RowBatch) -> None:
         self._decode.refresh_decode(plan, batch)
-
-    @property
-    def eager_keys(self) -> int:
-        return self._decode.eager_keys
 
     def rather_eager(self, slots: I32, starts: I32, pages: HostPages) -> bool:
         return self._decode.rather_eager(slots, starts, pages)

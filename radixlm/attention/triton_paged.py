@@ -67,6 +67,10 @@ class TritonPaged(DeviceAttention):
 
     def __init__(self, facts: AttentionFacts, pool: MHAPool) -> None:
         super().__init__(facts, pool)
+        # Of one token's keys and values in a layer.
+        self._key_bytes = 2 * facts.num_kv_heads * facts.head_dim * facts.dtype.itemsize
+        if None in facts.windows and not facts.invariant:
+            self.eager_keys = -(-EAGER_BYTES // self._key_bytes)
         self._finder = SharingFinder(facts.page_size, SHARED_BLOCK, -(-GROUP_BYTES // self._key_bytes))
         self._cut: tuple[Sharing, SharedKeys] | None = None
 
@@ -168,16 +172,6 @@ class TritonPaged(DeviceAttention):
             sinks=layer.sinks,
             shared=shared,
         )
-
-    @property
-    def _key_bytes(self) -> int:
-        """Of one token's keys and values in a layer."""
-        return 2 * self.facts.num_kv_heads * self.facts.head_dim * self.facts.dtype.itemsize
-
-    @property
-    def eager_keys(self) -> int:
-        shares = None in self.facts.windows and not self.facts.invariant
-        return -(-EAGER_BYTES // self._key_bytes) if shares else 0
 
     def rather_eager(self, slots: I32, starts: I32, pages: HostPages) -> bool:
         return self._sharing(slots, starts, pages, EAGER_BYTES) is not None

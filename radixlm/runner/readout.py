@@ -120,12 +120,12 @@ class SampleReadout:
 
 
 def reads_samples_only(rows: Rows, plan: StepPlan) -> bool:
-    """Whether all that a step is read out for are the log probabilities of what it samples."""
+    """Whether a step is read out, and for nothing but the log probabilities of what it samples."""
     for row, reading in plan.readings.items():
         options = rows.logprobs.get(int(plan.slots[row]))
         if reading.hidden is not None or len(reading.targets) or options is None or options.top or options.token_ids:
             return False
-    return True
+    return bool(plan.readings)
 
 
 def read_samples(plan: StepPlan, tokens: Tensor, logprobs: Tensor) -> SampleReadout:

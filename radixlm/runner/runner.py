@@ -105,18 +105,17 @@ class Runner:
         changes = self._rows.page_changes(plan.page_updates)
         embeds = self._rows.embeds.take(plan) if self._rows.embeds else None
         graphs, replayed = self._graphs, True
-        read = bool(plan.readings) and reads_samples_only(self._rows, plan)
         run: Callable[[], tuple[Tensor, Drawn | None]]
         if graphs is not None and plan.decode_rows == len(plan.slots) <= graphs.most_rows and not self._eager(plan):
             graphs.send(plan, changes)
-            run = partial(graphs.replay, plan, ask, read)
+            run = partial(graphs.replay, plan, ask, reads_samples_only(self._rows, plan))
         elif self._chunk_graphs is not None and embeds is None and self._chunk_graphs.hold(plan):
             self._chunk_graphs.send(plan)
             table, *sampled_rows = self._send([_table(plan), *_sampled_rows(plan)], changes)
-            run = partial(self._replay_chunks, self._chunk_graphs, plan, table, sampled_rows, ask, read)
+            run = partial(self._replay_chunks, self._chunk_graphs, plan, table, sampled_rows, ask)
         else:
             replayed = False
-            run = partial(self._forward, plan, self._send(_numbers(plan), changes), ask, embeds, read)
+            run = partial(self._forward, plan, self._send(_numbers(plan), changes), ask, embeds)
         try:
             hidden, drawn = run()
             if self._pooler is not None:
@@ -163,12 +162,7 @@ class Runner:
         return numbers
 
     def _forward(
-        self,
-        plan: StepPlan,
-        numbers: list[Tensor],
-        ask: MaskSource,
-        embeds: tuple[Tensor, Tensor] | None,
-        read: bool,
+        self, plan: StepPlan, numbers: list[Tensor], ask: MaskSource, embeds: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Drawn | None]:
         """An eager step: hidden [T, hidden_size], and what was drawn for the sampled rows, None without any.
 
@@ -183,20 +177,14 @@ class Runner:
         else:
             context = ForwardContext(batch, self._attention, self._attention.prepare(batch), embeds, wanted)
             hidden = self._model.forward(input_ids, context)
-        return hidden, self._sample(plan, hidden, sampled_rows, ask(), read)
+        return hidden, self._sample(plan, hidden, sampled_rows, ask())
 
     def _replay_chunks(
-        self,
-        graphs: ChunkGraphs,
-        plan: StepPlan,
-        table: Tensor,
-        sampled_rows: list[Tensor],
-        ask: MaskSource,
-        read: bool,
+        self, graphs: ChunkGraphs, plan: StepPlan, table: Tensor, sampled_rows: list[Tensor], ask: MaskSource
     ) -> tuple[Tensor, Drawn | None]:
         """`_forward` of a step that was captured."""
         hidden = graphs.replay(plan, table, self._wanted(plan, sampled_rows))
-        return hidden, self._sample(plan, hidden, sampled_rows, ask(), read)
+        return hidden, self._sample(plan, hidden, sampled_rows, ask())
 
     def _read_out(self, plan: StepPlan, hidden: Tensor, drawn: Drawn | None) -> Readout | SampleReadout:
         if drawn is not None and drawn.logprobs is not None:
@@ -210,7 +198,7 @@ class Runner:
         return last if few and self._pooler is None and not plan.readings else None
 
     def _sample(
-        self, plan: StepPlan, hidden: Tensor, sampled_rows: list[Tensor], masks: TokenMasks | None, read: bool
+        self, plan: StepPlan, hidden: Tensor, sampled_rows: list[Tensor], masks: TokenMasks | None
     ) -> Drawn | None:
         """What is drawn for the sampled rows. sampled_rows: as `_sampled_rows` made them."""
         last, slots, outputs = sampled_rows
@@ -220,6 +208,7 @@ class Runner:
         sampled = np.flatnonzero(plan.flags & SAMPLE)
         slots_host, outputs_host = plan.slots[sampled], plan.outputs[sampled]
         own = masks.among(sampled) if masks is not None else None
+        read = reads_samples_only(self._rows, plan)
         host = (slots_host, outputs_host)
         return next_tokens(self._model, self._rows, last_hidden, slots, outputs, *host, own, read)
 

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from radixlm.kernels.triton.sampling import BLOCK_COLUMNS, LOG2_E, MAX_SPLITS, splits_of
+from radixlm.kernels.triton.sampling import BLOCK_COLUMNS, LOG2_E, MAX_SPLITS, splits_of, stretch
 
 LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
 
@@ -26,9 +26,7 @@ def log_sums(logits: Tensor) -> Tensor:
 def _sum_parts(logits, parts, stride, vocab, splits, BLOCK: tl.constexpr):
     """The base-2 logarithm of a stretch's sum."""
     split, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    share = tl.cdiv(tl.cdiv(vocab, splits), BLOCK) * BLOCK
-    begin = split * share
-    stop = tl.minimum(begin + share, vocab)
+    begin, stop = stretch(split, vocab, splits, BLOCK)
     lane = tl.arange(0, BLOCK)
     high = tl.full([BLOCK], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)

@@ -64,6 +64,13 @@ def splits_of(vocab: int) -> int:
 
 
 @triton.jit
+def stretch(split, vocab, splits, BLOCK: tl.constexpr):
+    """The first column of a row's stretch, and one past its last; none where there are more stretches than blocks."""
+    share = tl.cdiv(tl.cdiv(vocab, splits), BLOCK) * BLOCK
+    return split * share, tl.minimum(split * share + share, vocab)
+
+
+@triton.jit
 def _mix(x):
     """The splitmix64 finalizer, as in the reference."""
     x = (x ^ (x >> 30)) * MIX_1
@@ -105,9 +112,7 @@ def _scan(
 ):  # fmt: skip
     """Of a stretch of a row, leave the largest logit (+inf for NaN) and the best noisy one, and their columns."""
     split, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    share = tl.cdiv(tl.cdiv(vocab, splits), BLOCK) * BLOCK
-    begin = split * share
-    stop = tl.minimum(begin + share, vocab)
+    begin, stop = stretch(split, vocab, splits, BLOCK)
     lane = tl.arange(0, BLOCK)
     high = tl.full([BLOCK], float("-inf"), tl.float32)
     high_column = tl.full([BLOCK], NO_COLUMN, tl.int32)
@@ -173,13 +178,12 @@ def _check(
         logits += row * stride
         x = tl.load(logits + column).to(tl.float32)
         rate = LOG2_E / tl.load(temperature + row)
-        share = tl.cdiv(tl.cdiv(vocab, splits), BLOCK) * BLOCK
-        begin = split * share
+        begin, stop = stretch(split, vocab, splits, BLOCK)
         lane = tl.arange(0, BLOCK)
         number = tl.zeros([BLOCK], tl.float32)
         weight = tl.zeros([BLOCK], tl.float32)
         whole = tl.zeros([BLOCK], tl.float32)
-        for at in tl.range(begin, tl.minimum(begin + share, vocab), BLOCK, num_stages=2):
+        for at in tl.range(begin, stop, BLOCK, num_stages=2):
             value = tl.load(logits + at + lane, mask=at + lane < vocab, other=float("-inf")).to(tl.float32)
             prob = tl.exp2((value - high) * rate)
             whole += prob
